@@ -1,0 +1,490 @@
+"""Typed configuration under Kafka's names; the only reader of the environment.
+
+Each setting is declared once, as a field of :class:`TopicConfig` or :class:`BrokerConfig`. The
+declaration holds its name, default, accepted values and sentence, and everything else follows from it:
+the typed attribute, parsing, validation, the broker-wide default and the reference table.
+
+A topic's value is the first there is of: the topic's own setting, the broker's setting (where
+``segment.bytes`` is called ``log.segment.bytes``, as in Kafka), the default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from cordwood.errors import InvalidSetting, UnknownSetting
+
+T = TypeVar("T")
+
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+SyncMode = Literal["each", "every", "ms", "never"]
+
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+_HOUR_MS = 3_600_000
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+# How text becomes a value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """How text becomes a value. ``parse`` raises ValueError for all but what ``expected`` describes."""
+
+    parse: Callable[[str], T]
+    expected: str
+
+
+def _whole_number(text: str) -> int:
+    # int() alone would also take 1_000 and the digits of every script, which nobody means in a file.
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        raise ValueError(f"not a whole number: {text!r}")
+    return int(text)
+
+
+def _integer(minimum: int, maximum: int = _INT_MAX, *, unit: str = "", scale: int = 1) -> Kind[int]:
+    """Take a whole number within both bounds; the value is that number times *scale*."""
+
+    def parse(text: str) -> int:
+        number = _whole_number(text)
+        if not minimum <= number <= maximum:
+            raise ValueError(f"{number} is not from {minimum} to {maximum}")
+        return number * scale
+
+    return Kind(parse, f"a whole number{unit and ' of '}{unit} from {minimum} to {maximum}")
+
+
+def _one_of(*choices: str) -> Kind[Any]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"{text!r} is not one of {choices}")
+        return text
+
+    return Kind(parse, " or ".join(choices))
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"neither true nor false: {text!r}")
+    return text.lower() == "true"
+
+
+def _parse_path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError(f"not a path: {text!r}")
+    return text
+
+
+def _parse_only_path(text: str) -> str:
+    # Kafka takes a list here. Taking its commas as part of one name would put the data where nobody looks.
+    if "," in text:
+        raise ValueError(f"more than one path: {text!r}")
+    return _parse_path(text)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPolicy:
+    """When appended records are synced to the device.
+
+    ``amount`` counts records for ``every`` and milliseconds for ``ms``; it is 0 for ``each`` and ``never``.
+    """
+
+    mode: SyncMode
+    amount: int = 0
+
+    def __post_init__(self) -> None:
+        smallest, largest = (1, _INT_MAX) if self.mode in ("every", "ms") else (0, 0)
+        if self.mode not in get_args(SyncMode) or not smallest <= self.amount <= largest:
+            raise ValueError(f"no sync policy is {self.mode!r} with {self.amount}")
+
+    @classmethod
+    def parse(cls, text: str) -> SyncPolicy:
+        """Return the policy that *text* names: ``each``, ``every:N``, ``ms:T`` or ``never``.
+
+        Raises:
+            ValueError: If it names none, or N or T is not from 1 to 2147483647.
+        """
+        match text.partition(":"):
+            case ("each" | "never") as mode, "", "":
+                return cls(mode)
+            case ("every" | "ms") as mode, ":", amount:
+                return cls(mode, _whole_number(amount))
+        raise ValueError(f"no sync policy is {text!r}")
+
+    def __str__(self) -> str:
+        return f"{self.mode}:{self.amount}" if self.amount else self.mode
+
+    @property
+    def durable(self) -> bool:
+        """Whether only synced records are acknowledged. If not, a power cut can take acknowledged ones."""
+        return self.mode == "each"
+
+
+_BOOLEAN = Kind(_parse_boolean, "true or false")
+_MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
+_HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
+_NUMBER = _integer(0)
+_PATH = Kind(_parse_path, "the path of a directory")
+_ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
+_SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {_INT_MAX}")
+
+
+def text_of(value: object) -> str:
+    """Return *value* as a properties file spells it; parsing that gives the value back."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# What a setting is
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: what it is called, what it takes, and what it does.
+
+    ``broker_kinds`` maps each name the broker's properties know it by, most important first, to how the
+    text is read there: ``log.roll.hours`` counts hours where ``segment.ms`` counts milliseconds.
+    ``environment`` is the variable asked when no property is set, if there is one.
+    """
+
+    name: str
+    kind: Kind[Any]
+    default: Any
+    sentence: str
+    broker_kinds: Mapping[str, Kind[Any]]
+    environment: str = ""
+    attribute: str = ""
+
+    def parse(self, text: str, name: str = "") -> Any:
+        """Return the value of *text*, given under *name* (the setting's own if omitted).
+
+        Raises:
+            InvalidSetting: With the name, the text and what was expected.
+        """
+        kind = self.broker_kinds.get(name, self.kind)
+        try:
+            return kind.parse(text.strip())
+        except ValueError:
+            raise InvalidSetting(name or self.name, text, kind.expected) from None
+
+
+def _setting(
+    name: str,
+    broker: str | Mapping[str, Kind[T]],
+    kind: Kind[T],
+    default: T,
+    sentence: str,
+    environment: str = "",
+) -> T:
+    """Declare a setting as a dataclass field; *broker* is what the broker's properties call it.
+
+    Like :func:`dataclasses.field` it claims to return the default, so that the type checker holds
+    attribute, kind and default to one type.
+    """
+    kinds = {broker: kind} if isinstance(broker, str) else broker
+    declared = Setting(name, kind, default, sentence, MappingProxyType(dict(kinds)), environment)
+    declaration: T = field(default=default, metadata={"setting": declared})
+    return declaration
+
+
+def _declared(config: type[Any]) -> Mapping[str, Setting]:
+    """Return the settings declared in *config* by name, each knowing its attribute."""
+    found = [(f.name, f.metadata["setting"]) for f in dataclasses.fields(config) if "setting" in f.metadata]
+    return MappingProxyType({s.name: dataclasses.replace(s, attribute=attribute) for attribute, s in found})
+
+
+def _check_values(config: TopicConfig | BrokerConfig) -> None:
+    """Hold values set in code to the rules for text; raise InvalidSetting for the first that breaks them."""
+    for declared in dataclasses.fields(config):
+        if "setting" in declared.metadata:
+            setting, value = declared.metadata["setting"], getattr(config, declared.name)
+            try:
+                valid = setting.kind.parse(text_of(value)) == value
+            except ValueError:
+                valid = False
+            if not valid:
+                raise InvalidSetting(setting.name, value, setting.kind.expected)
+
+
+# The settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The settings of one topic. Every instance holds valid values, however it was made.
+
+    ``explicit`` names the settings given for the topic itself; all others came from the broker's
+    configuration or are defaults, and change with them.
+    """
+
+    segment_bytes: int = _setting(
+        "segment.bytes",
+        "log.segment.bytes",
+        _integer(14, unit="bytes"),
+        1 << 30,
+        "A segment is sealed before an append would make its store larger than this.",
+    )
+    segment_ms: int = _setting(
+        "segment.ms",
+        {"log.roll.ms": _MILLISECONDS, "log.roll.hours": _HOURS},
+        _MILLISECONDS,
+        _HOUR_MS,
+        "A segment is sealed when it has been active for this long, however small it is.",
+    )
+    # The smallest index holds one 16-byte entry: with less, every append would seal a segment.
+    segment_index_bytes: int = _setting(
+        "segment.index.bytes",
+        "log.index.size.max.bytes",
+        _integer(16, unit="bytes"),
+        10 << 20,
+        "A segment is sealed when one of its indexes has no room left below this size.",
+    )
+    index_interval_bytes: int = _setting(
+        "index.interval.bytes",
+        "log.index.interval.bytes",
+        _integer(0, unit="bytes"),
+        4096,
+        "The offset index gets an entry for a frame that starts at least this far after the last one in it.",
+    )
+    max_message_bytes: int = _setting(
+        "max.message.bytes",
+        "message.max.bytes",
+        _integer(0, unit="bytes"),
+        16 << 20,
+        "The largest batch as stored, and the largest record once decompressed, on write and on read.",
+    )
+    message_timestamp_type: TimestampType = _setting(  # noqa: RUF009 - a field, as every other one
+        "message.timestamp.type",
+        "log.message.timestamp.type",
+        _one_of(*get_args(TimestampType)),
+        "CreateTime",
+        "Whether a record keeps its producer's timestamp or gets the time at which it was appended.",
+    )
+    preallocate: bool = _setting(
+        "preallocate",
+        "log.preallocate",
+        _BOOLEAN,
+        False,
+        "Whether a new segment's store takes its full size on disk at once.",
+    )
+    format: str = _setting(
+        "cordwood.format",
+        "cordwood.format",
+        _one_of("batch"),
+        "batch",
+        "How records are laid out in the store: batch is Kafka's record batch, version 2.",
+    )
+    sync: SyncPolicy = _setting(  # noqa: RUF009 - a field, as every other one
+        "cordwood.sync",
+        "cordwood.sync",
+        _SYNC,
+        SyncPolicy("each"),
+        "When records are synced: before each acknowledgement (appends share a sync), every N records, "
+        "every T milliseconds, or never; all but each can lose acknowledged records in a power cut.",
+    )
+    explicit: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+
+    def overrides(self) -> dict[str, str]:
+        """Return the topic's own settings as text: what to store, and what ``topic_config`` takes back."""
+        own = [setting for setting in TOPIC_SETTINGS.values() if setting.name in self.explicit]
+        return {setting.name: text_of(getattr(self, setting.attribute)) for setting in own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """The settings of one broker, or of one embedded log. Every instance holds valid values.
+
+    ``topic_defaults`` is the configuration of a topic that sets nothing itself. ``explicit`` holds the
+    names that were set, as they were written.
+    """
+
+    node_id: int = _setting(
+        "node.id",
+        {"node.id": _NUMBER, "broker.id": _NUMBER},
+        _NUMBER,
+        0,
+        "The number by which clients know this broker.",
+    )
+    data_dir: str = _setting(
+        "log.dirs",
+        {"log.dirs": _ONLY_PATH, "log.dir": _PATH},
+        _PATH,
+        "data",
+        "The directory that holds all data.",
+        environment="CORDWOOD_DATA_DIR",
+    )
+    sync_max_ms: int = _setting(
+        "cordwood.sync.max.ms",
+        "cordwood.sync.max.ms",
+        _integer(1, unit="milliseconds"),
+        10,
+        "The longest an append stays unsynced under cordwood.sync=each, whatever acks its producer asks for.",
+    )
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    explicit: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+
+
+#: Every setting by its name, in the order of declaration.
+TOPIC_SETTINGS: Mapping[str, Setting] = _declared(TopicConfig)
+BROKER_SETTINGS: Mapping[str, Setting] = _declared(BrokerConfig)
+
+_SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+_BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
+_TOPIC_DEFAULTS = TopicConfig()
+
+# What Kafka's broker (3.x and 4.x) knows and Cordwood does not apply: a server.properties written for
+# Kafka loads with warnings. Families whose members are open or many are listed by prefix; the rest by
+# name, so that a typo in one of them is still found.
+_KAFKA_PREFIXES = """
+    config.providers controller. delegation.token. group.consumer. group.coordinator. group.share.
+    group.streams. kafka.metrics. listener.name. log.cleaner. metadata. metric. metrics. password.encoder.
+    quota. remote. replica. replication. rlmm.config. rsm.config. sasl. security. share. ssl. telemetry.
+    transaction. zookeeper.
+"""
+_KAFKA_NAMES = """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    advertised.listeners advertised.port allow.everyone.if.no.acl.found alter.config.policy.class.name
+    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
+    authorizer.class.name auto.create.topics.enable auto.include.jmx.reporter auto.leader.rebalance.enable
+    background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
+    broker.session.timeout.ms client.quota.callback.class compression.gzip.level compression.lz4.level
+    compression.type compression.zstd.level connection.failed.authentication.delay.ms connections.max.idle.ms
+    connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable
+    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms cordoned.log.dirs
+    create.topic.policy.class.name default.replication.factor delete.records.purgatory.purge.interval.requests
+    delete.topic.enable early.start.listeners eligible.leader.replicas.enable fetch.max.bytes
+    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
+    follower.replication.throttled.replicas group.initial.rebalance.delay.ms group.max.session.timeout.ms
+    group.max.size group.min.session.timeout.ms host.name initial.broker.registration.timeout.ms
+    inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
+    leader.imbalance.per.broker.percentage leader.replication.throttled.rate
+    leader.replication.throttled.replicas listener.security.protocol.map listeners log.cleanup.policy
+    log.dir.failure.timeout.ms log.flush.interval.messages log.flush.interval.ms
+    log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
+    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
+    log.local.retention.ms log.message.downconversion.enable log.message.format.version
+    log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
+    log.message.timestamp.difference.max.ms log.retention.bytes log.retention.check.interval.ms
+    log.retention.hours log.retention.minutes log.retention.ms log.roll.jitter.hours log.roll.jitter.ms
+    log.segment.delete.delay.ms max.connection.creation.rate max.connections max.connections.per.ip
+    max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+    max.request.partition.size.limit min.insync.replicas num.io.threads num.network.threads num.partitions
+    num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
+    offset.metadata.max.bytes offsets.commit.required.acks offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
+    offsets.topic.num.partitions offsets.topic.replication.factor offsets.topic.segment.bytes port
+    principal.builder.class process.roles producer.id.expiration.check.interval.ms producer.id.expiration.ms
+    producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests
+    request.timeout.ms reserved.broker.max.id server.max.startup.time.ms socket.listen.backlog.size
+    socket.receive.buffer.bytes socket.request.max.bytes socket.send.buffer.bytes super.users
+    transactional.id.expiration.ms unclean.leader.election.enable unclean.leader.election.interval.ms
+    unstable.api.versions.enable unstable.feature.versions.enable
+"""
+_KAFKA_FAMILIES = tuple(_KAFKA_PREFIXES.split())
+_KAFKA_SETTINGS = frozenset(_KAFKA_NAMES.split())
+
+
+# Loading
+
+
+def load_broker_config(
+    properties: Mapping[str, str] = _NOTHING,
+    overrides: Mapping[str, str] = _NOTHING,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[BrokerConfig, list[str]]:
+    """Return the broker's configuration and one sentence for each property that has no effect.
+
+    *overrides* win over *properties*, also under another name of the same setting; *environment* is
+    asked only where both say nothing, and an empty variable says nothing.
+
+    Raises:
+        UnknownSetting: For a name that neither Cordwood nor Kafka knows.
+        InvalidSetting: For a value its setting does not take.
+    """
+    warnings = []
+    for name in {**properties, **overrides}:
+        if name in _BROKER_NAMES:
+            continue
+        if name not in _KAFKA_SETTINGS and not name.startswith(_KAFKA_FAMILIES):
+            if name in TOPIC_SETTINGS:
+                raise UnknownSetting(name, next(iter(TOPIC_SETTINGS[name].broker_kinds)))
+            raise UnknownSetting(name, _nearest(name, {*_BROKER_NAMES, *_KAFKA_SETTINGS}))
+        warnings.append(f"{name} is a setting of Kafka that Cordwood does not apply.")
+
+    values: dict[str, dict[str, Any]] = {"topic": {}, "broker": {}}
+    explicit = set()
+    for setting in (*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()):
+        given = _given(setting, overrides, properties, environment)
+        if given:
+            (name, text), *ignored = given
+            level = "topic" if setting.name in TOPIC_SETTINGS else "broker"
+            values[level][setting.attribute] = setting.parse(text, name)
+            explicit.add(name)
+            warnings += [f"{other} is ignored because {name} is set." for other, _ in ignored]
+    defaults = TopicConfig(**values["topic"])
+    return BrokerConfig(**values["broker"], topic_defaults=defaults, explicit=frozenset(explicit)), warnings
+
+
+def _given(
+    setting: Setting,
+    overrides: Mapping[str, str],
+    properties: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> list[tuple[str, str]]:
+    """Return each name and text for *setting* in the first source that has any; the first of them counts."""
+    for layer in (overrides, properties):
+        given = [(name, layer[name]) for name in setting.broker_kinds if name in layer]
+        if given:
+            return given
+    variable = environment.get(setting.environment) if setting.environment else None
+    return [(setting.environment, variable)] if variable else []
+
+
+def topic_config(overrides: Mapping[str, str] = _NOTHING, broker: BrokerConfig | None = None) -> TopicConfig:
+    """Return the configuration of a topic with these settings of its own, on this broker.
+
+    Raises:
+        UnknownSetting: For a name that is no setting of a topic.
+        InvalidSetting: For a value its setting does not take.
+    """
+    defaults = broker.topic_defaults if broker else _TOPIC_DEFAULTS
+    if not overrides and not defaults.explicit:
+        return defaults  # Shared, so that a topic that sets nothing, as most of 100,000 do, costs nothing.
+    values = {}
+    for name, text in overrides.items():
+        if name not in TOPIC_SETTINGS:
+            meant = _BROKER_NAMES[name].name if name in _BROKER_NAMES else None
+            raise UnknownSetting(name, meant if meant in TOPIC_SETTINGS else _nearest(name, TOPIC_SETTINGS))
+        values[TOPIC_SETTINGS[name].attribute] = TOPIC_SETTINGS[name].parse(text)
+    return dataclasses.replace(defaults, **values, explicit=frozenset(overrides))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    # Strict, since many names share their last word: segment.ms is no help to who wrote retention.ms.
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None)
+
+
+def reference_table(settings: Iterable[Setting]) -> str:
+    """Return the Markdown table that documents *settings*."""
+    rows = ["| Name | Default | Takes | In server.properties | Meaning |", "|---|---|---|---|---|"]
+    for setting in settings:
+        names = ", ".join(f"`{name}`" for name in setting.broker_kinds)
+        names += f"; `{setting.environment}` in the environment" if setting.environment else ""
+        rows.append(
+            f"| `{setting.name}` | `{text_of(setting.default)}` | {setting.kind.expected} "
+            f"| {names} | {setting.sentence} |"
+        )
+    return "\n".join(rows) + "\n"

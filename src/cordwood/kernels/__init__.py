@@ -1,0 +1,75 @@
+"""Hot byte loops: buffers in, buffers out. The compiled ones where they were built, else the reference.
+
+`reference` documents each function. `COMPILED` says which ones run; the slow ones are never chosen
+silently: importing this package without the compiled ones warns `KernelsNotCompiled`.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from cordwood.kernels.layout import (
+    HEADER_COLUMNS,
+    HEADER_SIZE,
+    BinaryBuffers,
+    Buffer,
+    ColumnBuffers,
+    HeaderBuffers,
+    HeaderColumn,
+    Stop,
+    Want,
+)
+
+
+class KernelsNotCompiled(UserWarning):
+    """The plain Python kernels run, because the compiled ones were not built at installation."""
+
+
+NOTICE = (
+    "cordwood runs on its plain Python kernels: there was no C compiler when it was installed. "
+    "Everything works and every check is made, but decoding and encoding records takes about 60 times "
+    "as long. Install a C compiler and Python's headers (Debian: gcc python3-dev), then install again "
+    "(in a checkout: make clean setup)."
+)
+
+try:
+    from cordwood.kernels._decode import decode_columns, decode_rows, scan_headers, walk_records
+    from cordwood.kernels._encode import encode_columns, encode_rows
+    from cordwood.kernels._memory import readonly
+
+    COMPILED = True
+except ImportError:
+    from cordwood.kernels.reference import (
+        decode_columns,
+        decode_rows,
+        encode_columns,
+        encode_rows,
+        readonly,
+        scan_headers,
+        walk_records,
+    )
+
+    COMPILED = False
+    warnings.warn(NOTICE, KernelsNotCompiled, stacklevel=2)
+
+__all__ = [
+    "COMPILED",
+    "HEADER_COLUMNS",
+    "HEADER_SIZE",
+    "NOTICE",
+    "BinaryBuffers",
+    "Buffer",
+    "ColumnBuffers",
+    "HeaderBuffers",
+    "HeaderColumn",
+    "KernelsNotCompiled",
+    "Stop",
+    "Want",
+    "decode_columns",
+    "decode_rows",
+    "encode_columns",
+    "encode_rows",
+    "readonly",
+    "scan_headers",
+    "walk_records",
+]

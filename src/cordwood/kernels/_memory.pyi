@@ -1,0 +1,1 @@
+from cordwood.kernels.reference import readonly as readonly

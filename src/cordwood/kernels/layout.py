@@ -1,0 +1,170 @@
+"""What the kernels take and give: the columns of a header table, the buffers of decoded columns.
+
+Kernels speak in flat buffers, never in objects per record, and need neither numpy nor pyarrow:
+an int64 buffer is read with ``memoryview(buffer).cast("q")``, by numpy or by Arrow, without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from cordwood.errors import InvalidBatch
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+#: Bytes of a batch before the ones its length field counts: base offset and the field itself.
+LENGTH_OVERHEAD = 12
+#: The smallest record: seven fields of one byte each. Bounds every count before anything is allocated.
+RECORD_SIZE_MIN = 7
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+
+
+class HeaderColumn(IntEnum):
+    """The int64 columns of a header table row."""
+
+    POSITION = 0
+    SIZE = 1
+    BASE_OFFSET = 2
+    LEADER_EPOCH = 3
+    CRC = 4
+    ATTRIBUTES = 5
+    LAST_OFFSET_DELTA = 6
+    BASE_TIMESTAMP = 7
+    MAX_TIMESTAMP = 8
+    PRODUCER_ID = 9
+    PRODUCER_EPOCH = 10
+    BASE_SEQUENCE = 11
+    COUNT = 12
+
+
+#: int64 values in a header table row.
+HEADER_COLUMNS = len(HeaderColumn)
+
+
+class Stop(IntEnum):
+    """Why a header scan stopped where it did."""
+
+    END = 0
+    SHORT = 1
+    ZEROS = 2
+    BAD_MAGIC = 3
+    BAD_LENGTH = 4
+    TOO_LARGE = 5
+    BAD_OFFSET = 6
+    BAD_EPOCH = 7
+    BAD_COUNT = 8
+
+
+class Want(IntFlag):
+    """The columns a decode is asked for; what is not wanted is walked over, not copied."""
+
+    OFFSET = 1
+    TIMESTAMP = 2
+    TIMESTAMP_TYPE = 4
+    KEY = 8
+    VALUE = 16
+    HEADERS = 32
+    ALL = 63
+
+
+class BinaryBuffers(NamedTuple):
+    """A column of byte strings, as Arrow lays it out: int32 offsets into one run of data.
+
+    ``validity`` is a bitmap, least significant bit first, or None where no value is null.
+    """
+
+    validity: Buffer | None
+    offsets: Buffer
+    data: Buffer
+    nulls: int
+
+
+class HeaderBuffers(NamedTuple):
+    """A column of header lists: int32 list offsets over a column of names and one of values."""
+
+    offsets: Buffer
+    names: BinaryBuffers
+    values: BinaryBuffers
+
+
+class ColumnBuffers(NamedTuple):
+    """Decoded records, a buffer per column; a column that was not wanted is None.
+
+    ``offset`` and ``timestamp`` (milliseconds) are int64, ``timestamp_type`` is int32.
+    """
+
+    rows: int
+    offset: Buffer | None
+    timestamp: Buffer | None
+    timestamp_type: Buffer | None
+    key: BinaryBuffers | None
+    value: BinaryBuffers | None
+    headers: HeaderBuffers | None
+
+
+class Field(IntEnum):
+    """The part of a record that a finding is about."""
+
+    COUNT = 0
+    LENGTH = 1
+    ATTRIBUTES = 2
+    TIMESTAMP_DELTA = 3
+    OFFSET_DELTA = 4
+    KEY = 5
+    VALUE = 6
+    HEADER_COUNT = 7
+    HEADER_NAME = 8
+    HEADER_VALUE = 9
+    RECORD_END = 10
+    RECORDS_END = 11
+
+
+_FIELD_TEXT: Sequence[str] = (
+    "record count",
+    "record length",
+    "record attributes",
+    "timestamp delta",
+    "offset delta",
+    "key length",
+    "value length",
+    "header count",
+    "header name length",
+    "header value length",
+    "end of record",
+    "end of records",
+)
+
+
+class Finding(IntEnum):
+    """What is wrong with a field. Both kernels report the same ones at the same positions."""
+
+    CUT_OFF = 1
+    VARINT_TOO_LONG = 2
+    OUT_OF_RANGE = 3
+    NOT_UTF8 = 4
+
+
+def invalid_records(
+    finding: int, field: int, position: int, low: int, high: int, found: int, compressed_at: int
+) -> InvalidBatch:
+    """Return the error for what a kernel found in the records of a batch.
+
+    *position* counts from the start of the buffer. For decompressed records that buffer is not in
+    any file, so the error points at the batch, *compressed_at*, and says the rest in words.
+    """
+    what = _FIELD_TEXT[field]
+    if compressed_at >= 0:
+        what = f"{what} at byte {position} of the decompressed records"
+        position = compressed_at
+    expected, seen = f"{low} to {high}" if low != high else f"{low}", str(found)
+    if finding == Finding.CUT_OFF:
+        expected, seen = "a whole field", f"{found} bytes"
+    elif finding == Finding.VARINT_TOO_LONG:
+        expected, seen = f"a varint of at most {high} bits", "a longer one"
+    elif finding == Finding.NOT_UTF8:
+        what, expected, seen = what.removesuffix(" length"), "UTF-8", "other bytes"
+    return InvalidBatch(position=position, expected=expected, found=seen, what=what)

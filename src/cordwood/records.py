@@ -1,0 +1,51 @@
+"""The nouns everything shares: Record, Header, OffsetRange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+#: A header is a name and an opaque value; names may repeat and keep their order.
+Header = tuple[str, bytes | None]
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One record: what a producer wrote, at the offset the log gave it.
+
+    A ``None`` key means no key and is not the same as an empty one; a ``None`` value is a
+    tombstone. ``timestamp`` is milliseconds since the Unix epoch.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets from *start* up to but not including *end*."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(f"an offset range needs 0 <= start <= end, not [{self.start}, {self.end})")
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __contains__(self, offset: object) -> bool:
+        return isinstance(offset, int) and self.start <= offset < self.end
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.end))
+
+    def intersection(self, other: OffsetRange) -> OffsetRange:
+        """Return the offsets in both; empty, at the larger start, where they do not meet."""
+        start = max(self.start, other.start)
+        return OffsetRange(start, max(start, min(self.end, other.end)))

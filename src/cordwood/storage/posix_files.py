@@ -1,0 +1,331 @@
+"""The operating system's files, behind the contract of `cordwood.storage.files`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import sys
+from collections.abc import Sequence
+
+from cordwood.errors import DirectoryLocked
+from cordwood.storage.files import (
+    BUFFERS_PER_WRITE_MAX,
+    Buffer,
+    File,
+    Lock,
+    Mode,
+    Names,
+    WritableBuffer,
+    os_error,
+    parent,
+)
+
+_READ_UNCHECKED_BYTES_MAX = 1 << 20
+_ZEROS_BYTES = 1 << 20
+_HOLDER_BYTES_MAX = 4096
+
+
+class _Descriptor:
+    """An open file descriptor; used as ``with descriptor as number``, which names *path* in an OSError.
+
+    It is closed when its last user is done. So closing a file under a reader in another thread cannot
+    free the number, which the system would give to the next open and the reader would read from.
+    """
+
+    __slots__ = ("_close", "_number", "_path")
+
+    def __init__(self, path: str, flags: int) -> None:
+        # Kept here because at interpreter exit the os module may be gone before this object.
+        self._close = os.close
+        self._path = path
+        self._number = -1
+        self._number = os.open(path, flags, 0o644)
+
+    def __enter__(self) -> int:
+        return self._number
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = self._path
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            # What was synced is safe and nothing else was promised, so there is no one to tell.
+            with contextlib.suppress(OSError):
+                self._close(self._number)
+
+
+class _PosixFile:
+    """A `File` of the operating system."""
+
+    __slots__ = ("_descriptor", "_path", "_writable")
+
+    def __init__(self, path: str, descriptor: _Descriptor, *, writable: bool) -> None:
+        self._path = path
+        self._descriptor: _Descriptor | None = descriptor
+        self._writable = writable
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _reading(self) -> _Descriptor:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise ValueError(f"{self._path} is closed")
+        return descriptor
+
+    def _writing(self) -> _Descriptor:
+        descriptor = self._reading()
+        # Asked here because calls disagree: on Linux, ftruncate of a read-only descriptor is EINVAL.
+        if not self._writable:
+            raise os_error(errno.EBADF, self._path)
+        return descriptor
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        with self._writing() as number:
+            _refuse_negative(position)
+            # macOS calls a write of nothing an error.
+            return os.pwritev(number, buffers[:BUFFERS_PER_WRITE_MAX], position) if buffers else 0
+
+    def read_at(self, position: int, size: int) -> bytes:
+        with self._reading() as number:
+            if size > _READ_UNCHECKED_BYTES_MAX:
+                # pread allocates what it is asked for, and this may be a length out of damaged bytes.
+                size = min(size, max(0, os.fstat(number).st_size - position))
+            data = os.pread(number, size, position)
+            if len(data) == size or not data:
+                return data
+            parts = [data]
+            done = len(data)
+            while done < size and (data := os.pread(number, size - done, position + done)):
+                parts.append(data)
+                done += len(data)
+            return b"".join(parts)
+
+    def read_into(self, position: int, buffer: WritableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        done = 0
+        with self._reading() as number:
+            _refuse_negative(position)
+            while count := os.preadv(number, [target[done:]], position + done):
+                done += count
+                if done == len(target):
+                    break
+            return done
+
+    def size(self) -> int:
+        with self._reading() as number:
+            return os.fstat(number).st_size
+
+    def truncate(self, size: int) -> None:
+        with self._writing() as number:
+            os.ftruncate(number, size)
+
+    def preallocate(self, size: int) -> None:
+        with self._writing() as number:
+            _refuse_negative(size)
+            end = os.fstat(number).st_size
+            if size > end:
+                _reserve(number, end, size - end)
+
+    def sync(self) -> None:
+        with self._reading() as number:
+            _sync_data(number)
+
+    def drop_cache(self) -> None:
+        with self._reading() as number:
+            if sys.platform != "darwin":
+                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def map(self) -> memoryview:
+        with self._reading() as number:
+            # An empty file cannot be mapped.
+            if os.fstat(number).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(number, 0, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        self._descriptor = None
+
+
+def _refuse_negative(position: int) -> None:
+    # To the vectored calls of Linux, -1 is the descriptor's own position: they would not refuse it.
+    if position < 0:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+if sys.platform == "darwin":
+
+    def _sync_data(number: int) -> None:
+        # On macOS fsync stops at the drive's cache, which a power cut empties.
+        fcntl.fcntl(number, fcntl.F_FULLFSYNC)
+
+    def _reserve(number: int, position: int, size: int) -> None:
+        # macOS has no posix_fallocate. Zeros that were written have their space.
+        zeros = bytes(min(size, _ZEROS_BYTES))
+        end = position + size
+        while position < end:
+            position += os.pwrite(number, zeros[: end - position], position)
+
+else:
+
+    def _sync_data(number: int) -> None:
+        # fdatasync leaves out only metadata that is not needed to read the bytes back, so not the size.
+        os.fdatasync(number)
+
+    def _reserve(number: int, position: int, size: int) -> None:
+        os.posix_fallocate(number, position, size)
+
+
+class _PosixLock:
+    """A `Lock` by flock, which the system lets go when the process dies."""
+
+    def __init__(self, path: str, descriptor: _Descriptor) -> None:
+        self._path = path
+        self._descriptor: _Descriptor | None = descriptor
+
+    def describe(self, holder: str) -> None:
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise ValueError(f"{self._path} is not locked by this process")
+        with descriptor as number:
+            os.ftruncate(number, 0)
+            try:
+                os.pwrite(number, holder.encode()[:_HOLDER_BYTES_MAX], 0)
+            except OSError as error:
+                # The lock is what counts, and a full disk must not keep the log from opening.
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+
+    def held(self) -> bool:
+        return self._descriptor is not None
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        _locks.discard(self)
+        with descriptor as number:
+            try:
+                os.ftruncate(number, 0)
+            finally:
+                # Closing alone would not do: a child between fork and exec shares the lock.
+                fcntl.flock(number, fcntl.LOCK_UN)
+
+    def forget(self) -> None:
+        """Close the forked child's copy. Unlocking it would unlock the parent, whose lock it is."""
+        self._descriptor = None
+
+
+_locks: set[_PosixLock] = set()
+
+
+def _forget_locks_of_parent() -> None:
+    while _locks:
+        _locks.pop().forget()
+
+
+# A child that kept its copy would hold the lock on behalf of a parent that has died.
+os.register_at_fork(after_in_child=_forget_locks_of_parent)
+
+
+class PosixFiles:
+    """The file system of the operating system: Linux and macOS. Holds no state of its own."""
+
+    def open(self, path: str, mode: Mode) -> File:
+        """Open a file; see `Files.open`. The handle is not inherited across exec."""
+        flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_EXCL}
+        descriptor = _Descriptor(path, flags[mode])
+        with descriptor as number:
+            # Opening a directory to read succeeds, and only the first read would tell.
+            if stat.S_ISDIR(os.fstat(number).st_mode):
+                raise os_error(errno.EISDIR, path)
+        return _PosixFile(path, descriptor, writable=mode != "read")
+
+    def exists(self, path: str) -> bool:
+        """Return whether *path* names anything; see `Files.exists`."""
+        return _mode_of(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        """Return whether *path* is a directory; see `Files.is_directory`."""
+        mode = _mode_of(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def list(self, path: str) -> Names:
+        """Return the names in a directory, sorted."""
+        return sorted(os.listdir(path))
+
+    def make_directories(self, path: str) -> Names:
+        """Create *path* and the parents it lacks; see `Files.make_directories`."""
+        missing = []
+        while not self.exists(path):
+            missing.append(path)
+            path = parent(path)
+        if not missing and not self.is_directory(path):
+            raise os_error(errno.EEXIST, path)
+        changed = []
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory)
+            except FileExistsError:
+                # Someone else made it just now. Whether they sync it is not known, so it counts as ours.
+                if not self.is_directory(directory):
+                    raise
+            changed.append(parent(directory))
+        return changed
+
+    def rename(self, source: str, target: str) -> None:
+        """Give *source* the name *target* in one step; see `Files.rename`."""
+        os.replace(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        """Give the file *source* a second name."""
+        os.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; see `Files.sync_directory`."""
+        with _Descriptor(path, os.O_RDONLY | os.O_DIRECTORY) as number:
+            os.fsync(number)
+
+    def lock(self, path: str, holder: str) -> Lock:
+        """Lock the file at *path* for this process; see `Files.lock`."""
+        descriptor = _Descriptor(path, os.O_RDWR | os.O_CREAT)
+        with descriptor as number:
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = os.pread(number, _HOLDER_BYTES_MAX, 0).decode(errors="replace")
+                raise DirectoryLocked(path, text) from None
+        lock = _PosixLock(path, descriptor)
+        _locks.add(lock)
+        try:
+            lock.describe(holder)
+        except OSError:
+            lock.release()
+            raise
+        return lock
+
+    def free_bytes(self, path: str) -> int:
+        """Return the bytes an ordinary user can still write; see `Files.free_bytes`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
+def _mode_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
