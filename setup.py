@@ -6,15 +6,17 @@ Everything else about the package is declared in pyproject.toml.
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-kernels = [
-    Extension(
-        f"cordwood.kernels.{name}",
-        [f"src/cordwood/kernels/{name}.pyx"],
-        extra_compile_args=["-O3"],
-        # Without a compiler the build goes on; `cordwood.kernels` then warns and uses its reference.
-        optional=True,
-    )
-    for name in ("_memory", "_decode", "_encode")
-]
+kernels = cythonize(
+    [
+        Extension(
+            f"cordwood.kernels.{name}", [f"src/cordwood/kernels/{name}.pyx"], extra_compile_args=["-O3"]
+        )
+        for name in ("_memory", "_decode", "_encode")
+    ],
+    language_level=3,
+)
+for extension in kernels:
+    # Without a compiler the build goes on; `cordwood.kernels` then warns and uses its reference.
+    extension.optional = True
 
-setup(ext_modules=cythonize(kernels, language_level=3))
+setup(ext_modules=kernels)
