@@ -258,7 +258,7 @@ class TopicConfig:
         "message.max.bytes",
         _integer(0, unit="bytes"),
         16 << 20,
-        "The largest batch as stored, and the largest record once decompressed, on write and on read.",
+        "The largest batch as stored, on write and on read.",
     )
     message_timestamp_type: TimestampType = _setting(  # noqa: RUF009 - a field, as every other one
         "message.timestamp.type",
@@ -272,7 +272,7 @@ class TopicConfig:
         "log.preallocate",
         _BOOLEAN,
         False,
-        "Whether a new segment's store takes its full size on disk at once.",
+        "Whether space for a segment is reserved ahead of the appends, in steps of up to 16 MiB.",
     )
     format: str = _setting(
         "cordwood.format",
@@ -288,6 +288,13 @@ class TopicConfig:
         SyncPolicy("each"),
         "When records are synced: before each acknowledgement (appends share a sync), every N records, "
         "every T milliseconds, or never; all but each can lose acknowledged records in a power cut.",
+    )
+    initial_offset: int = _setting(
+        "cordwood.initial.offset",
+        {},
+        _integer(0, _LONG_MAX),
+        0,
+        "The first offset of each partition of a new topic.",
     )
     explicit: frozenset[str] = frozenset()
 

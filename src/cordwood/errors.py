@@ -13,8 +13,18 @@
     │   ├── UnsupportedFrame          a magic, attribute or compression we do not know
     │   └── FrameTooLarge             a batch or its decompressed records exceed the configured limit
     ├── RecordRefused             a record the format or the topic cannot hold; nothing was stored
+    ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
+    ├── UnexpectedOffset          an append that was to land elsewhere
+    ├── TopicMismatch             an existing topic is not as the caller says
+    ├── UnknownTopic              no such topic or partition
+    ├── LogClosed                 a call after close, or in a forked child
     └── StorageError              the disk, or what is on it
-        └── DirectoryLocked           another process writes this data directory
+        ├── DirectoryLocked           another process writes this data directory
+        ├── DirectoryRefused          not a data directory, or one we must not open as it is
+        ├── MetadataDamaged           a metadata file is missing or not as written; never taken for empty
+        ├── CorruptRange              once-acknowledged bytes that are wrong; kept, and refused
+        ├── DiskFull                  nothing was stored; works again once there is space
+        └── LogFailed                 a sync failed: what is on the device is not known, nothing more is taken
 
 A torn tail is not here: it is an expected result of a crash and is reported, not raised.
 """
@@ -109,6 +119,44 @@ class RecordRefused(CordwoodError):
     """A record that the format or the topic cannot hold. Nothing was stored."""
 
 
+class OffsetOutOfRange(CordwoodError):
+    """No such offset. ``start`` and ``end`` are the bounds that hold now."""
+
+    def __init__(self, offset: int, start: int, end: int) -> None:
+        super().__init__(f"offset {offset} is not within {start} and {end}")
+        self.offset = offset
+        self.start = start
+        self.end = end
+
+
+class UnexpectedOffset(CordwoodError):
+    """An append was to land at ``expected``, but the next offset is ``next_offset``. Nothing was stored."""
+
+    def __init__(self, expected: int, next_offset: int) -> None:
+        super().__init__(f"append expected at offset {expected}, but the next one is {next_offset}")
+        self.expected = expected
+        self.next_offset = next_offset
+
+
+class TopicMismatch(CordwoodError):
+    """An existing topic differs from what the caller says of it."""
+
+    def __init__(self, topic: str, what: str, stored: object, given: object) -> None:
+        super().__init__(f"topic {topic} exists with {what} {stored}, not {given}")
+        self.topic = topic
+        self.what = what
+        self.stored = stored
+        self.given = given
+
+
+class UnknownTopic(CordwoodError):
+    """No such topic, or no such partition of it."""
+
+
+class LogClosed(CordwoodError):
+    """A call after close, or in a process forked from the one that opened the log."""
+
+
 class StorageError(CordwoodError):
     """The disk refused, or what is on it is not what it should be."""
 
@@ -120,3 +168,45 @@ class DirectoryLocked(StorageError):
         super().__init__(f"{path} is locked by another writer: {holder or 'holder did not say who it is'}")
         self.path = path
         self.holder = holder
+
+
+class DirectoryRefused(StorageError):
+    """Not a data directory, or one that must not be opened as it is."""
+
+
+class MetadataDamaged(StorageError):
+    """A metadata file is missing or not what was written. It is never taken for empty."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CorruptRange(StorageError):
+    """Once-acknowledged bytes that are wrong. They are kept, and this range is refused.
+
+    Reading goes on at ``resume_offset``, the next offset that can be served.
+    """
+
+    def __init__(self, path: str, position: int, offset: int, resume_offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path} at byte {position}: {reason}; offsets from {offset} are refused, "
+            f"reading can go on at {resume_offset}"
+        )
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.resume_offset = resume_offset
+        self.reason = reason
+
+
+class DiskFull(StorageError):
+    """There was no space for the append. Nothing of it was kept; it may be tried again."""
+
+
+class LogFailed(StorageError):
+    """A sync failed, or an append could not be undone: what the device holds is not known.
+
+    Every later call raises this too. Opening the directory again recovers what was acknowledged.
+    """

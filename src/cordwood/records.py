@@ -45,6 +45,15 @@ class OffsetRange:
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start, self.end))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no offset in it."""
+        return self.start == self.end
+
+    def normalize(self, offset: int) -> int | None:
+        """Return the distance of *offset* from the start, None if it is not in the range."""
+        return offset - self.start if offset in self else None
+
     def intersection(self, other: OffsetRange) -> OffsetRange:
         """Return the offsets in both; empty, at the larger start, where they do not meet."""
         start = max(self.start, other.start)

@@ -172,7 +172,17 @@ def test_scan_stops_where_offsets_or_epochs_go_back() -> None:
     assert batch.scan(log, next_offset=1).reason is Stop.BAD_OFFSET
     later = batch.encode_records([(None, b"")], 0, BatchOptions(base_offset=2, leader_epoch=0))
     assert batch.scan(log_of(2, epoch=1) + later).reason is Stop.BAD_EPOCH
-    assert batch.scan(log, leader_epoch=1).reason is Stop.BAD_EPOCH
+    assert batch.scan(log, epochs=(1, 5)).reason is Stop.BAD_EPOCH
+    assert batch.scan(log_of(2, epoch=6), epochs=(1, 5)).reason is Stop.BAD_EPOCH
+
+
+def test_a_dense_scan_stops_at_a_gap() -> None:
+    log = log_of(2)
+    gap = log + batch.encode_records([(None, b"")], 0, BatchOptions(base_offset=3, leader_epoch=0))
+    assert len(batch.scan(gap)) == 2
+    found = batch.scan(gap, dense=True)
+    assert (len(found), found.reason, found.stopped_at) == (1, Stop.BAD_OFFSET, len(log))
+    assert batch.scan(log, dense=True, next_offset=-1).reason is Stop.BAD_OFFSET
 
 
 @pytest.mark.parametrize(

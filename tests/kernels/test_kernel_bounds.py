@@ -14,7 +14,7 @@ from support.batches import batches, mutations, outcome
 
 from cordwood import kernels
 from cordwood.kernels import Want
-from cordwood.kernels.layout import HEADER_SIZE, INT64_MIN
+from cordwood.kernels.layout import HEADER_SIZE, INT64_MAX, INT64_MIN
 
 pytestmark = pytest.mark.skipif(
     not kernels.COMPILED, reason="no compiler at installation: the plain kernels cannot over-read"
@@ -55,7 +55,7 @@ def edge() -> Iterator[CliffEdge]:
 
 
 def run_all(data: memoryview) -> None:
-    table, _, _ = kernels.scan_headers(data, 0, len(data), 1 << 24, INT64_MIN, INT64_MIN)
+    table, _, _ = kernels.scan_headers(data, 0, len(data), 1 << 24, INT64_MIN, False, INT64_MIN, INT64_MAX)
     outcome(kernels.decode_columns, data, table, [None] * (len(table) // 104), Want.ALL)
     records = data[HEADER_SIZE:]
     for count in (1, 3, 20):

@@ -33,13 +33,18 @@ def both(name: str, *arguments: Any) -> tuple[Any, ...]:
 
 @settings(max_examples=400)
 @given(
-    st.lists(any_bytes, max_size=3).map(b"".join), st.integers(0, 10), st.integers(0, 500), offsets, offsets
+    st.lists(any_bytes, max_size=3).map(b"".join),
+    st.integers(0, 10),
+    st.integers(0, 500),
+    offsets,
+    st.booleans(),
+    st.integers(-1, 2),
 )
 def test_scan_of_any_bytes_is_the_same(
-    data: bytes, start: int, size_max: int, next_offset: int, epoch: int
+    data: bytes, start: int, size_max: int, next_offset: int, dense: bool, epoch: int
 ) -> None:
-    both("scan_headers", data, start, len(data), size_max, next_offset, epoch)
-    both("scan_headers", data, start, len(data) - 3, 1 << 24, INT64_MIN, INT64_MIN)
+    both("scan_headers", data, start, len(data), size_max, next_offset, dense, epoch, epoch + 1)
+    both("scan_headers", data, start, len(data) - 3, 1 << 24, INT64_MIN, False, INT64_MIN, INT64_MAX)
 
 
 @settings(max_examples=400)
@@ -69,7 +74,7 @@ def test_rows_of_any_bytes_are_the_same(
 @given(st.lists(mutations(batches()), min_size=1, max_size=3).map(b"".join), st.integers(0, 63))
 def test_columns_of_any_bytes_are_the_same(data: bytes, want: int) -> None:
     """Both as they stand in the buffer and as decompressed payloads."""
-    table, _, _ = kernels.scan_headers(data, 0, len(data), 1 << 24, 0, 0)
+    table, _, _ = kernels.scan_headers(data, 0, len(data), 1 << 24, 0, False, 0, 9)
     found = batch.Scan(table, 0, kernels.Stop.END)
     both("decode_columns", data, table, [None] * len(found), want)
     payloads = [data[h.position + HEADER_SIZE : h.end] for h in found.headers()]

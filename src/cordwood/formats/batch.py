@@ -26,7 +26,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.compression import Compression, compress, decompress
 from cordwood.kernels import HEADER_COLUMNS, HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
-from cordwood.kernels.layout import INT64_MIN, LENGTH_OVERHEAD
+from cordwood.kernels.layout import INT32_MAX, INT64_MIN, LENGTH_OVERHEAD
 from cordwood.kernels.reference import HEADER
 from cordwood.records import Record
 
@@ -42,6 +42,7 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
+_ANY_EPOCH = (-(1 << 31), INT32_MAX)
 
 COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -176,16 +177,17 @@ def scan(
     *,
     size_max: int = SIZE_MAX,
     next_offset: int = 0,
-    leader_epoch: int = NO_LEADER_EPOCH,
+    dense: bool = False,
+    epochs: tuple[int, int] = (NO_LEADER_EPOCH, INT32_MAX),
 ) -> Scan:
     """Read batch headers until the end, an all-zero header, or one that is not whole or not valid.
 
-    Offsets must not fall below *next_offset*, nor leader epochs below *leader_epoch*, nor either
-    below the batch before. Never raises for what the bytes are; checksums are `check_crc`'s work.
+    Offsets must not fall below *next_offset* nor the batch before, and must go on exactly there where
+    *dense*; leader epochs must lie within *epochs*, both included, and never fall.
+    Never raises for what the bytes are; checksums are `check_crc`'s work.
     """
-    found = kernels.scan_headers(
-        buffer, start, len(buffer) if stop is None else stop, size_max, next_offset, leader_epoch
-    )
+    end = len(buffer) if stop is None else stop
+    found = kernels.scan_headers(buffer, start, end, size_max, next_offset, dense, *epochs)
     return Scan(found[0], found[1], Stop(found[2]))
 
 
@@ -199,7 +201,7 @@ def read_header(buffer: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) 
     if 0 <= position <= end - HEADER_SIZE:
         size = int.from_bytes(memoryview(buffer)[position + 8 : position + 12], "big", signed=True)
         end = min(end, max(position + size + LENGTH_OVERHEAD, position + HEADER_SIZE))
-    found = scan(buffer, position, end, size_max=size_max, next_offset=INT64_MIN, leader_epoch=INT64_MIN)
+    found = scan(buffer, position, end, size_max=size_max, next_offset=INT64_MIN, epochs=_ANY_EPOCH)
     if not len(found):
         raise found.error(buffer)
     return next(found.headers())
@@ -221,13 +223,16 @@ def check_crc(buffer: Buffer, header: BatchHeader) -> None:
         )
 
 
-def count_sound(buffer: Buffer, found: Scan) -> int:
-    """Return how many batches from the first on have the checksum of their bytes."""
+def count_sound(buffer: Buffer, found: Scan, checked_before: int = 0) -> int:
+    """Return how many batches from the first on have the checksum of their bytes.
+
+    Those that end at or before the position *checked_before* count without being read again.
+    """
     readonly, value = kernels.readonly, google_crc32c.value
     positions, sizes, crcs = map(found.column, (HeaderColumn.POSITION, HeaderColumn.SIZE, HeaderColumn.CRC))
     for i in range(len(found)):
-        position = positions[i]
-        if value(readonly(buffer, position + CRC_START, position + sizes[i])) != crcs[i]:
+        end = positions[i] + sizes[i]
+        if end > checked_before and value(readonly(buffer, positions[i] + CRC_START, end)) != crcs[i]:
             return i
     return len(found)
 

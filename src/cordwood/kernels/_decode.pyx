@@ -65,7 +65,7 @@ cdef inline bint all_zero(const uint8_t* p, Py_ssize_t size) noexcept nogil:
     return True
 
 
-cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size_max, int64_t next_offset, int64_t leader_epoch, int64_t* row) noexcept nogil:
+cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size_max, int64_t next_offset, bint dense, int64_t epoch_low, int64_t epoch_high, int64_t* row) noexcept nogil:
     """Fill *row*, all but its position, from the header at *p*; return END, or what is wrong with it."""
     if all_zero(p, remaining if remaining < HEADER_SIZE else HEADER_SIZE):
         return ZEROS
@@ -80,10 +80,10 @@ cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size
         return TOO_LARGE
     row[BASE_OFFSET] = load64(p)
     row[LAST_OFFSET_DELTA] = <int32_t>load32(p + 23)
-    if row[BASE_OFFSET] < next_offset or row[LAST_OFFSET_DELTA] < 0 or row[BASE_OFFSET] > INT64_MAX - 1 - row[LAST_OFFSET_DELTA]:
+    if row[BASE_OFFSET] < next_offset or (dense and row[BASE_OFFSET] > next_offset) or row[LAST_OFFSET_DELTA] < 0 or row[BASE_OFFSET] > INT64_MAX - 1 - row[LAST_OFFSET_DELTA]:
         return BAD_OFFSET
     row[LEADER_EPOCH] = <int32_t>load32(p + 12)
-    if row[LEADER_EPOCH] < leader_epoch:
+    if row[LEADER_EPOCH] < epoch_low or row[LEADER_EPOCH] > epoch_high:
         return BAD_EPOCH
     row[COUNT] = <int32_t>load32(p + 57)
     if row[COUNT] < 0 or row[COUNT] > row[LAST_OFFSET_DELTA] + 1:
@@ -100,7 +100,7 @@ cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size
     return END
 
 
-def scan_headers(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t size_max, int64_t next_offset, int64_t leader_epoch):
+def scan_headers(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t size_max, int64_t next_offset, bint dense, int64_t epoch_low, int64_t epoch_high):
     """See reference.scan_headers."""
     cdef Held held = Held(buffer, start, stop)
     cdef Growing table
@@ -110,7 +110,7 @@ def scan_headers(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t size_max, in
     allocate(&table, HEADER_COLUMNS * 8 * 16)
     with nogil:
         while position < held.size:
-            reason = read_header(held.start + position, held.size - position, size_max, next_offset, leader_epoch, row)
+            reason = read_header(held.start + position, held.size - position, size_max, next_offset, dense, epoch_low, epoch_high, row)
             if reason != END:
                 break
             row[POSITION] = start + position
@@ -118,7 +118,7 @@ def scan_headers(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t size_max, in
             if failed:
                 break
             next_offset = row[BASE_OFFSET] + row[LAST_OFFSET_DELTA] + 1
-            leader_epoch = row[LEADER_EPOCH]
+            epoch_low = row[LEADER_EPOCH]
             position += row[SIZE]
     rows = release(&table)
     if failed:

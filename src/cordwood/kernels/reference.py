@@ -64,13 +64,21 @@ def readonly(source: Buffer, start: int, stop: int) -> Buffer:
 
 
 def scan_headers(
-    buffer: Buffer, start: int, stop: int, size_max: int, next_offset: int, leader_epoch: int
+    buffer: Buffer,
+    start: int,
+    stop: int,
+    size_max: int,
+    next_offset: int,
+    dense: bool,
+    epoch_low: int,
+    epoch_high: int,
 ) -> tuple[Buffer, int, int]:
     """Read batch headers from *start* up to *stop* until one is not whole or not valid.
 
     A header is valid if its magic is 2, its size lies within [61, *size_max*], its offsets start at
-    or after *next_offset* and then after the batch before it, and its leader epoch never falls below
-    *leader_epoch* and the batch before it. Checksums are not looked at, records neither.
+    or after *next_offset* and then after the batch before it (where *dense*, exactly there), and its
+    leader epoch lies within [*epoch_low*, *epoch_high*] and not below that of the batch before it.
+    Checksums are not looked at, records neither.
 
     Returns:
         The header table (a row of `HeaderColumn` int64 values per batch), the position where the
@@ -94,16 +102,17 @@ def scan_headers(
             return table, position, Stop.BAD_LENGTH
         if size > size_max:
             return table, position, Stop.TOO_LARGE
-        if offset < next_offset or last_delta < 0 or offset + last_delta >= INT64_MAX:
+        misplaced = offset != next_offset if dense else offset < next_offset
+        if misplaced or last_delta < 0 or offset + last_delta >= INT64_MAX:
             return table, position, Stop.BAD_OFFSET
-        if epoch < leader_epoch:
+        if not epoch_low <= epoch <= epoch_high:
             return table, position, Stop.BAD_EPOCH
         if not 0 <= count <= last_delta + 1:
             return table, position, Stop.BAD_COUNT
         if size > stop - position:
             return table, position, Stop.SHORT
         table += _ROW.pack(position, size, offset, epoch, crc, attributes, last_delta, *rest, count)
-        next_offset, leader_epoch = offset + last_delta + 1, epoch
+        next_offset, epoch_low = offset + last_delta + 1, epoch
         position += size
     return table, position, Stop.END
 

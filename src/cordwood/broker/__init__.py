@@ -1,0 +1,1 @@
+"""Topics, producers and groups in domain words: no sockets, no wire types."""

@@ -1,0 +1,358 @@
+"""The library without a server: `open`, `Log`, `Topic`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from cordwood.broker.partitioner import partition_for_key
+from cordwood.clock import Clock, SystemClock
+from cordwood.config import TOPIC_SETTINGS, BrokerConfig, SyncPolicy, load_broker_config, text_of
+from cordwood.errors import (
+    InvalidSetting,
+    LogClosed,
+    OffsetOutOfRange,
+    RecordRefused,
+    TopicMismatch,
+    UnknownTopic,
+)
+from cordwood.records import Header, OffsetRange, Record
+from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.data_directory import DataDirectory, Opening
+from cordwood.storage.files import Files
+from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.partition_log import PartitionLog, TruncationReport
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.recovery import RecoveryReport
+from cordwood.telemetry import Telemetry
+
+READ_BYTES = 1 << 20
+Row = Sequence[Any]
+
+
+class Placement(NamedTuple):
+    """Where a record was put."""
+
+    partition: int
+    offset: int
+
+
+def open(  # noqa: A001 - the library is used as cordwood.open
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    sync: str | None = None,
+    create: bool = True,
+    files: Files | None = None,
+    clock: Clock | None = None,
+) -> Log:
+    """Open the data directory at *path*, or a log in memory with ``":memory:"``.
+
+    *sync* says when an append is durable, for topics that do not say it themselves: ``each`` (on return,
+    the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. With *read_only* nothing is
+    locked or changed, and it works beside a live writer. *create* makes a directory that is not there.
+
+    Raises:
+        DirectoryLocked: If another process writes it; says which.
+        DirectoryRefused: If it is not a data directory, or one of a newer version.
+        MetadataDamaged: If what says which topics there are cannot be read; it is never taken for empty.
+    """
+    config = _broker_config(sync)
+    if files is None:
+        files = MemoryFiles() if os.fspath(path) == ":memory:" else PosixFiles()
+    data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(path)
+    if read_only:
+        return Log(ReadOnlyDirectory(files, data, config))
+    opening = Opening(
+        files=files,
+        path=data,
+        clock=clock or SystemClock(),
+        telemetry=Telemetry(),
+        holder=f"pid {os.getpid()} on {socket.gethostname()}",
+        uuid=str(uuid.uuid4()),
+        node_name=socket.gethostname(),
+        create=create,
+        config=config,
+    )
+    return Log(DataDirectory(opening))
+
+
+def _broker_config(sync: str | None) -> BrokerConfig:
+    config, _ = load_broker_config()
+    if sync is None:
+        return config
+    try:
+        policy = SyncPolicy.parse(sync)
+    except ValueError:
+        raise InvalidSetting("sync", sync, "each, every:N, ms:T or never") from None
+    return replace(config, topic_defaults=replace(config.topic_defaults, sync=policy))
+
+
+class Log:
+    """An open data directory. May be used from many threads; dead in a forked child."""
+
+    def __init__(self, directory: DataDirectory | ReadOnlyDirectory) -> None:
+        self._directory = directory
+        self._flushers: dict[int, _Flusher] = {}
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(self._directory.topics)
+
+    @property
+    def reports(self) -> list[RecoveryReport]:
+        """What recovery found and did in the partitions opened so far."""
+        return list(self._writable().reports)
+
+    def topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Return the topic *name*, created if it is missing: with one partition unless told otherwise.
+
+        Of an existing topic, what is given must be as stored.
+
+        Raises:
+            TopicMismatch: If the topic exists with another number of partitions or another setting.
+            UnknownTopic: If it does not exist and the log is read-only.
+        """
+        entry = self._directory.topics.get(name)
+        if entry is None:
+            if partitions is not None and partitions < 1:
+                raise InvalidSetting("partitions", partitions, "at least 1")
+            directory = self._writable(f"there is no topic {name}")
+            topic_id = str(uuid.uuid4())
+            entry = directory.create_topic(name, topic_id, partitions or 1, config or {})
+        else:
+            _check_as_stored(entry, partitions, config or {}, self._directory)
+        return Topic(self, entry)
+
+    def maintain(self) -> dict[str, int]:
+        """Run one pass of background work now and return what it did: segments hashed."""
+        hashed = sum(log.hash_sealed() for log in self._writable().open_partitions())
+        return {"segments_hashed": hashed}
+
+    def close(self) -> None:
+        """Make everything durable and let go. Idempotent.
+
+        Raises:
+            LogFailed: If a partition failed, now or before.
+        """
+        for flusher in self._flushers.values():
+            flusher.stop()
+        self._flushers.clear()
+        self._directory.close()
+
+    def _writable(self, otherwise: str = "the log is open to read only") -> DataDirectory:
+        if isinstance(self._directory, DataDirectory):
+            return self._directory
+        raise UnknownTopic(otherwise) if otherwise.startswith("there is no") else LogClosed(otherwise)
+
+    def _flush_within(self, milliseconds: int) -> None:
+        """Start the thread that keeps the promise of ``ms:T``, once per T."""
+        if milliseconds not in self._flushers:
+            directory = self._writable()
+            self._flushers[milliseconds] = _Flusher(milliseconds, directory.open_partitions)
+
+
+def _check_as_stored(
+    entry: TopicEntry,
+    partitions: int | None,
+    config: Mapping[str, str],
+    directory: DataDirectory | ReadOnlyDirectory,
+) -> None:
+    if partitions is not None and partitions != entry.partitions:
+        raise TopicMismatch(entry.name, "partitions", entry.partitions, partitions)
+    if not config:
+        return
+    stored, given = directory.config_of(entry.config), directory.config_of(config)
+    for name in config:
+        attribute = TOPIC_SETTINGS[name].attribute
+        if getattr(stored, attribute) != getattr(given, attribute):
+            texts = (text_of(getattr(settings, attribute)) for settings in (stored, given))
+            raise TopicMismatch(entry.name, name, *texts)
+
+
+class Topic:
+    """Append to and read from one topic. May be used from many threads."""
+
+    def __init__(self, log: Log, entry: TopicEntry) -> None:
+        self._log = log
+        self.name = entry.name
+        self.partitions = entry.partitions
+        self._turn = count()
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        expected_offset: int | None = None,
+    ) -> Placement:
+        """Append one record and return where it was put, durable as the sync policy says.
+
+        Without *partition* a key decides, as in Kafka; without either, partitions take turns.
+        *timestamp* is milliseconds since the epoch, now if not given. A *value* of None is a tombstone.
+
+        Raises:
+            UnexpectedOffset: If *expected_offset* is given and not the next one. Nothing was stored.
+            RecordRefused, FrameTooLarge: If the record cannot be held. Nothing was stored.
+            DiskFull: Nothing was stored; works again once there is space.
+            LogFailed: A sync failed; every later call says so too.
+        """
+        where = self._partition_for(key) if partition is None else partition
+        row = (key, value, tuple(headers), timestamp)
+        return Placement(where, self._append(where, [row], expected_offset))
+
+    def append_many(self, rows: Iterable[Row], *, partition: int | None = None) -> list[Placement]:
+        """Append ``(key, value[, headers[, timestamp]])`` rows: one frame and one sync per partition touched.
+
+        Returns placements in the order of the rows. Each frame is stored whole or not at all.
+        """
+        if partition is not None:
+            rows = list(rows)
+            base = self._append(partition, rows, None)
+            return [Placement(partition, base + i) for i in range(len(rows))]
+        shares: dict[int, list[Row]] = {}
+        places: list[tuple[int, int]] = []
+        turn = next(self._turn) % self.partitions
+        for row in rows:
+            # Keyless rows of one call stay together, in one frame.
+            where = turn if row[0] is None else self._partition_for(row[0])
+            share = shares.setdefault(where, [])
+            places.append((where, len(share)))
+            share.append(row)
+        bases = {where: self._append(where, share, None) for where, share in shares.items()}
+        return [Placement(where, bases[where] + i) for where, i in places]
+
+    def _append(self, partition: int, rows: Sequence[Row], expected_offset: int | None) -> int:
+        log = self._writable(partition)
+        appended = log.append(rows, expected_offset)
+        if log.config.sync.mode == "ms":
+            self._log._flush_within(log.config.sync.amount)
+        else:
+            log.settle(appended)
+        return appended.base_offset
+
+    def _partition_for(self, key: bytes | None) -> int:
+        if key is None:
+            return next(self._turn) % self.partitions
+        if not isinstance(key, bytes | bytearray | memoryview):
+            raise RecordRefused(f"key must be bytes or None, not {type(key).__name__}")
+        return partition_for_key(bytes(key), self.partitions)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, partition: int = 0, start: int = 0, stop: int | None = None) -> Iterator[Record]:
+        """Return the records from *start* up to *stop*, or to the high watermark as it is now.
+
+        A start in a gap begins at the next record; a start at the high watermark gives nothing.
+
+        Raises:
+            OffsetOutOfRange: If *start* is below the log start or above the high watermark.
+            CorruptRange: While reading, where records are not what was written.
+        """
+        log = self._log._directory.partition(self.name, partition)
+        end = log.high_watermark
+        if not log.log_start_offset <= start <= end:
+            raise OffsetOutOfRange(start, log.log_start_offset, end)
+        return _records(log, start, end if stop is None else min(stop, end))
+
+    def offset_at(self, timestamp: int, partition: int = 0) -> int | None:
+        """Return the offset of the first record at or after *timestamp* (milliseconds), exactly."""
+        found = self._log._directory.partition(self.name, partition).offset_at(timestamp)
+        return None if found is None else found[0]
+
+    def high_watermark(self, partition: int = 0) -> int:
+        """Return the first offset that cannot be read yet."""
+        return self._log._directory.partition(self.name, partition).high_watermark
+
+    def log_end_offset(self, partition: int = 0) -> int:
+        """Return the offset the next record will get."""
+        return self._log._directory.partition(self.name, partition).log_end_offset
+
+    def log_start_offset(self, partition: int = 0) -> int:
+        """Return the first offset that can be read."""
+        return self._log._directory.partition(self.name, partition).log_start_offset
+
+    def offsets(self, partition: int = 0) -> OffsetRange:
+        """Return the offsets that can be read now: how many, whether one is among them, how far in."""
+        log = self._log._directory.partition(self.name, partition)
+        return OffsetRange(log.log_start_offset, log.high_watermark)
+
+    def size(self, partition: int = 0) -> int:
+        """Return the bytes of a partition's segments."""
+        return self._log._directory.partition(self.name, partition).size()
+
+    # --- cutting ----------------------------------------------------------------------------------
+
+    def truncate(self, partition: int, end_offset: int) -> TruncationReport:
+        """Drop every record of *partition* at or above *end_offset*. Durable on return."""
+        return self._writable(partition).truncate(end_offset)
+
+    def advance_log_start(self, partition: int, offset: int) -> None:
+        """Make *offset* the first one that can be read. Durable on return."""
+        self._writable(partition).advance_log_start(offset)
+
+    def roll(self, partition: int = 0) -> None:
+        """Seal the active segment and go on in a new one. Durable on return."""
+        self._writable(partition).roll()
+
+    def _writable(self, partition: int) -> PartitionLog:
+        return self._log._writable().partition(self.name, partition)
+
+
+def _records(log: PartitionLog | ReadOnlyPartition, start: int, stop: int) -> Iterator[Record]:
+    while start < stop:
+        fetched = log.read(start, READ_BYTES)
+        for run in fetched.runs:
+            for position in run.positions():
+                for record in run.format.decode(run.buffer, position):
+                    if start <= record.offset < stop:
+                        yield record
+        if fetched.next_offset <= start:
+            return
+        start = fetched.next_offset
+
+
+class _Flusher:
+    """The thread behind ``ms:T``: commits every partition that long after an append at the latest."""
+
+    def __init__(self, milliseconds: int, partitions: Callable[[], list[PartitionLog]]) -> None:
+        self._stopping = Event()
+        self._seconds = milliseconds / 1000
+        self._partitions = partitions
+        self._thread = Thread(target=self._run, name=f"cordwood-sync-{milliseconds}ms", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._seconds):
+            for log in self._partitions():
+                if log.config.sync.mode == "ms" and log.failure is None:
+                    log.commit_quietly()
+
+    def stop(self) -> None:
+        """End the thread; what is not synced yet is close's work."""
+        self._stopping.set()
+        self._thread.join()

@@ -1,0 +1,136 @@
+"""The contract between the engine and a record format.
+
+The engine appends, finds, checks and cuts frames; only a format knows what is in one. A format is pure:
+bytes in, bytes or facts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from cordwood.errors import FrameError
+from cordwood.kernels import Buffer
+from cordwood.records import Record
+
+Row = Sequence[Any]
+"""``(key, value[, headers[, timestamp]])``."""
+
+
+class Ending(Enum):
+    """How a run of whole, valid frames ended."""
+
+    END = "the bytes end where a frame does"
+    SHORT = "the bytes end inside a frame"
+    ZEROS = "zeros follow"
+    INVALID = "what follows is not a valid frame"
+
+
+class FrameTable(Protocol):
+    """The whole, valid frames found from one position on, and what came after them."""
+
+    @property
+    def ending(self) -> Ending:
+        """How the run ended."""
+
+    @property
+    def end(self) -> int:
+        """The position after the last frame."""
+
+    def __len__(self) -> int: ...
+
+    def position(self, frame: int) -> int:
+        """Return where a frame starts."""
+
+    def base_offset(self, frame: int) -> int:
+        """Return the first offset a frame takes."""
+
+    def next_offset(self, frame: int) -> int:
+        """Return the offset after the last one a frame takes."""
+
+    def max_timestamp(self, frame: int) -> int | None:
+        """Return the largest timestamp in a frame, None if it holds no records."""
+
+    def find(self, offset: int) -> int:
+        """Return the first frame that reaches beyond *offset*; the number of frames if none does."""
+
+    def last_within(self, position_max: int) -> int:
+        """Return the last frame that ends at or before *position_max*; -1 if none does."""
+
+    def error(self) -> FrameError:
+        """Return what is wrong after the last frame; only where the run did not end at a frame's end."""
+
+
+class Facts(NamedTuple):
+    """What the engine must know of a frame it is about to append."""
+
+    base_offset: int
+    next_offset: int
+    max_timestamp: int
+
+
+class Format(Protocol):
+    """What the engine needs of a record format."""
+
+    @property
+    def name(self) -> str:
+        """The value of ``cordwood.format``."""
+
+    @property
+    def header_size(self) -> int:
+        """How many bytes of a frame tell its size."""
+
+    def frame_size(self, header: Buffer) -> int | None:
+        """Return the size of the frame whose first ``header_size`` bytes these are, None if they are none."""
+
+    def scan(
+        self,
+        buffer: Buffer,
+        start: int = 0,
+        *,
+        next_offset: int,
+        dense: bool,
+        epochs: tuple[int, int],
+        size_max: int,
+        checked_before: int = 0,
+    ) -> FrameTable:
+        """Find the whole, valid frames from *start* on.
+
+        Valid: well formed, no larger than *size_max*, at or after *next_offset* (where *dense*, exactly
+        there) and in order, of a leader epoch within *epochs*, and with the checksum of its bytes. Frames
+        that end at or before *checked_before* had their checksum compared earlier and are spared it.
+        """
+
+    def candidates(self, buffer: Buffer) -> Iterator[int]:
+        """Yield the positions where a frame could start, judged by what is cheap to see."""
+
+    def encode(
+        self,
+        rows: Iterable[Row],
+        *,
+        base_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        log_append_time: bool,
+        size_max: int,
+    ) -> bytearray:
+        """Encode rows as one frame. A row without a timestamp gets *now_ms*; with *log_append_time*, all do.
+
+        Raises:
+            RecordRefused: If the format cannot hold one of them, by name.
+            FrameTooLarge: If the frame would exceed *size_max* bytes.
+        """
+
+    def facts(self, frame: Buffer) -> Facts:
+        """Return what the header of a whole, valid frame says."""
+
+    def decode(self, buffer: Buffer, position: int) -> list[Record]:
+        """Decode the data records of the frame at *position*.
+
+        Raises:
+            FrameError: If it contradicts itself though its checksum is right.
+        """
+
+    def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:
+        """Return the frame at *position* without the records from *end_offset* on; None if none is left."""

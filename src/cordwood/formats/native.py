@@ -1,0 +1,178 @@
+"""The native format under the engine's contract: one frame is one Kafka RecordBatch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from cordwood.errors import FrameError
+from cordwood.formats import batch
+from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
+from cordwood.formats.format import Ending, Facts, Row
+from cordwood.kernels import HEADER_SIZE, Buffer, HeaderColumn, Stop
+from cordwood.kernels.layout import LENGTH_OVERHEAD
+from cordwood.kernels.reference import HEADER
+from cordwood.records import Record
+
+_MAGIC_AT = 16
+_ENDINGS = {Stop.END: Ending.END, Stop.SHORT: Ending.SHORT, Stop.ZEROS: Ending.ZEROS}
+
+
+class BatchTable:
+    """Batches found by a scan; see `format.FrameTable`."""
+
+    def __init__(self, buffer: Buffer, start: int, found: Scan, sound: int) -> None:
+        self._buffer = buffer
+        self._start = start
+        self._found = found
+        self._sound = sound
+        self._positions = found.column(HeaderColumn.POSITION)
+        self._sizes = found.column(HeaderColumn.SIZE)
+        self._offsets = found.column(HeaderColumn.BASE_OFFSET)
+        self._deltas = found.column(HeaderColumn.LAST_OFFSET_DELTA)
+
+    def __len__(self) -> int:
+        return self._sound
+
+    @property
+    def ending(self) -> Ending:
+        """How the run ended; a batch with a wrong checksum ends it too."""
+        if self._sound < len(self._found):
+            return Ending.INVALID
+        return _ENDINGS.get(self._found.reason, Ending.INVALID)
+
+    @property
+    def end(self) -> int:
+        """The position after the last batch."""
+        if not self._sound:
+            return self._start
+        return self._positions[self._sound - 1] + self._sizes[self._sound - 1]
+
+    def position(self, frame: int) -> int:
+        """Return where a batch starts."""
+        return self._positions[frame]
+
+    def base_offset(self, frame: int) -> int:
+        """Return the base offset of a batch."""
+        return self._offsets[frame]
+
+    def next_offset(self, frame: int) -> int:
+        """Return the offset after the last one a batch takes."""
+        return self._offsets[frame] + self._deltas[frame] + 1
+
+    def max_timestamp(self, frame: int) -> int | None:
+        """Return the max timestamp of a batch, None for an empty one."""
+        if not self._found.column(HeaderColumn.COUNT)[frame]:
+            return None
+        return self._found.column(HeaderColumn.MAX_TIMESTAMP)[frame]
+
+    def find(self, offset: int) -> int:
+        """Return the first batch that reaches beyond *offset*."""
+        frame = max(bisect_right(self._offsets, offset, 0, self._sound) - 1, 0)
+        while frame < self._sound and self.next_offset(frame) <= offset:
+            frame += 1
+        return frame
+
+    def last_within(self, position_max: int) -> int:
+        """Return the last batch that ends at or before *position_max*; -1 if none does."""
+        frame = bisect_right(self._positions, position_max, 0, self._sound) - 1
+        while frame >= 0 and self._positions[frame] + self._sizes[frame] > position_max:
+            frame -= 1
+        return frame
+
+    def error(self) -> FrameError:
+        """Return what is wrong after the last batch."""
+        if self._sound == len(self._found):
+            return self._found.error(self._buffer)
+        header = list(self._found.headers())[self._sound]
+        try:
+            batch.check_crc(self._buffer, header)
+        except FrameError as error:
+            return error
+        raise AssertionError("the checksum was wrong a moment ago")
+
+
+class BatchFormat:
+    """Kafka's RecordBatch, version 2; see `format.Format`."""
+
+    name = "batch"
+    header_size = LENGTH_OVERHEAD
+
+    def frame_size(self, header: Buffer) -> int | None:
+        """Return the size that the length field tells."""
+        size = int.from_bytes(memoryview(header)[8:12], "big", signed=True) + LENGTH_OVERHEAD
+        return size if size >= HEADER_SIZE else None
+
+    def scan(
+        self,
+        buffer: Buffer,
+        start: int = 0,
+        *,
+        next_offset: int,
+        dense: bool,
+        epochs: tuple[int, int],
+        size_max: int,
+        checked_before: int = 0,
+    ) -> BatchTable:
+        """Find the whole, valid batches from *start* on."""
+        found = batch.scan(
+            buffer, start, size_max=size_max, next_offset=next_offset, dense=dense, epochs=epochs
+        )
+        return BatchTable(buffer, start, found, batch.count_sound(buffer, found, checked_before))
+
+    def candidates(self, buffer: Buffer) -> Iterator[int]:
+        """Yield the positions whose magic is right and whose length fits into the buffer."""
+        data = bytes(buffer)
+        magic_at = data.find(batch.MAGIC, _MAGIC_AT)
+        while magic_at >= 0:
+            start = magic_at - _MAGIC_AT
+            size = self.frame_size(data[start : start + LENGTH_OVERHEAD])
+            if size is not None and size <= len(data) - start:
+                yield start
+            magic_at = data.find(batch.MAGIC, magic_at + 1)
+
+    def encode(
+        self,
+        rows: Iterable[Row],
+        *,
+        base_offset: int,
+        leader_epoch: int,
+        now_ms: int,
+        log_append_time: bool,
+        size_max: int,
+    ) -> bytearray:
+        """Encode rows as one batch."""
+        attributes = batch.LOG_APPEND_TIME if log_append_time else 0
+        options = BatchOptions(base_offset=base_offset, leader_epoch=leader_epoch, attributes=attributes)
+        return batch.encode_records(rows, now_ms, options, size_max=size_max)
+
+    def facts(self, frame: Buffer) -> Facts:
+        """Return what the header of a whole, valid batch says."""
+        offset, _, _, _, _, _, last_delta, _, max_timestamp, *_ = HEADER.unpack_from(frame)
+        return Facts(offset, offset + last_delta + 1, max_timestamp)
+
+    def decode(self, buffer: Buffer, position: int) -> list[Record]:
+        """Decode the records of a batch; a control batch has none for us."""
+        header = batch.read_header(buffer, position)
+        return [] if header.is_control else batch.decode_records(buffer, header)
+
+    def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:
+        """Return the batch without the records at or above *end_offset*, encoded anew."""
+        header = batch.read_header(buffer, position)
+        columns = batch.decode_columns(buffer, batch.scan(buffer, position, header.end))
+        assert columns.offset is not None
+        kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
+        return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
+
+
+def _options_of(header: BatchHeader) -> BatchOptions:
+    """Return the options that encode records under the same header."""
+    return BatchOptions(
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        compression=header.compression,
+        attributes=header.attributes & ~batch.COMPRESSION_MASK,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )

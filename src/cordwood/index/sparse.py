@@ -1,0 +1,61 @@
+"""The sparse offset index: where frames start, for some of them. docs/formats/directory.md has its bytes."""
+
+from __future__ import annotations
+
+import struct
+
+ENTRY = struct.Struct(">QQ")
+assert ENTRY.size == 16
+
+
+class SparseIndex:
+    """Entries (offset, position), rising. ``entries`` is the content of the index file, byte for byte.
+
+    Not safe for concurrent `add`; lookups may run beside one adding thread.
+    """
+
+    def __init__(self, interval_bytes: int, entries: bytes | bytearray = b"") -> None:
+        self.entries = bytearray(entries)
+        self.interval_bytes = interval_bytes
+        self._due_at = self._position(len(self) - 1) + interval_bytes if entries else 0
+
+    def __len__(self) -> int:
+        return len(self.entries) // ENTRY.size
+
+    def add(self, offset: int, position: int) -> None:
+        """Note a frame that was appended; it gets an entry if it is far enough from the last one."""
+        if position >= self._due_at:
+            self.entries += ENTRY.pack(offset, position)
+            self._due_at = position + self.interval_bytes
+
+    def floor_entry(self, offset: int) -> tuple[int, int] | None:
+        """Return (offset, position) of the last indexed frame that starts at or before *offset*."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._offset(middle) <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        return (self._offset(low - 1), self._position(low - 1)) if low else None
+
+    def last(self) -> tuple[int, int] | None:
+        """Return (offset, position) of the last entry."""
+        return (self._offset(len(self) - 1), self._position(len(self) - 1)) if len(self) else None
+
+    def next_after(self, position: int) -> tuple[int, int] | None:
+        """Return (offset, position) of the first indexed frame that starts after *position*."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._position(middle) <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return (self._offset(low), self._position(low)) if low < len(self) else None
+
+    def _offset(self, entry: int) -> int:
+        return int.from_bytes(self.entries[entry * 16 : entry * 16 + 8], "big")
+
+    def _position(self, entry: int) -> int:
+        return int.from_bytes(self.entries[entry * 16 + 8 : entry * 16 + 16], "big")

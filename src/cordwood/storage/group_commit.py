@@ -1,0 +1,69 @@
+"""Group commit: appends from many threads share one sync and are acknowledged only after it.
+
+No thread is started. The first waiter that finds nobody syncing does it for everyone who has appended
+by then; whoever arrives meanwhile waits for that sync to end and for one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
+
+from cordwood.errors import LogFailed
+
+
+class GroupCommit:
+    """The right to sync, held by one thread at a time, and the offset up to which everything is synced."""
+
+    def __init__(self, synced_offset: int) -> None:
+        self._condition = Condition()
+        self._busy = False
+        self._failure: LogFailed | None = None
+        self.synced_offset = synced_offset
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Hold the right to sync: nobody else syncs, seals or moves the mark meanwhile."""
+        with self._condition:
+            while self._busy:
+                self._condition.wait()
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+
+    def wait(self, offset: int, sync: Callable[[], int]) -> None:
+        """Return once every offset below *offset* is synced.
+
+        *sync* makes everything appended so far durable and returns the offset that this reaches. If it
+        raises LogFailed, so does every waiter, now and later. Anything else it raises is its caller's
+        alone, and the next waiter syncs.
+        """
+        while True:
+            with self._condition:
+                while self._busy and self.synced_offset < offset and self._failure is None:
+                    self._condition.wait()
+                if self.synced_offset >= offset:
+                    return
+                if self._failure is not None:
+                    raise self._failure
+                self._busy = True
+            try:
+                self.synced_offset = sync()
+            except LogFailed as error:
+                self._failure = error
+                raise
+            finally:
+                with self._condition:
+                    self._busy = False
+                    self._condition.notify_all()
+
+    def fail(self, error: LogFailed) -> None:
+        """Let every waiter, now and later, see *error*."""
+        with self._condition:
+            self._failure = error
+            self._condition.notify_all()

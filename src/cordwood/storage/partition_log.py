@@ -1,0 +1,545 @@
+"""The log of one partition: segments in order, one of them taking appends."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from threading import Lock
+from typing import NamedTuple
+
+import msgspec
+
+from cordwood.config import TopicConfig
+from cordwood.errors import (
+    DiskFull,
+    LogClosed,
+    LogFailed,
+    OffsetOutOfRange,
+    StorageError,
+    UnexpectedOffset,
+)
+from cordwood.formats.format import Format, Row
+from cordwood.storage import truncation
+from cordwood.storage.active import (
+    Surroundings,
+    create_store,
+    empty_active,
+    mark_of,
+    reopen_active,
+)
+from cordwood.storage.files import parent
+from cordwood.storage.group_commit import GroupCommit
+from cordwood.storage.mark import MarkFile
+from cordwood.storage.partition_state import (
+    Cut,
+    PartitionState,
+    advanced_state,
+    sealed_state,
+    state_path,
+    write_state,
+)
+from cordwood.storage.reading import checked_sha256
+from cordwood.storage.segment import (
+    ActiveSegment,
+    Segment,
+    segments_directory,
+)
+from cordwood.storage.store import DISK_FULL
+from cordwood.storage.view import Fetched, View
+from cordwood.telemetry import (
+    APPEND_SECONDS,
+    APPENDED_BYTES,
+    APPENDED_RECORDS,
+    GROUP_COMMIT_RECORDS,
+    SEGMENTS,
+    SEGMENTS_ROLLED,
+    SYNC_SECONDS,
+)
+
+MARK_SYNC_BYTES = 64 << 20
+MARK_SYNC_NS = 1_000_000_000
+
+
+class Appended(NamedTuple):
+    """Offsets [base, next) that an append was given. Durable once `commit(next_offset)` returned."""
+
+    base_offset: int
+    next_offset: int
+
+
+class End(NamedTuple):
+    """Where the active segment ended at one moment. Replaced whole, so any thread may read it."""
+
+    segment: ActiveSegment
+    position: int
+    next_offset: int
+    index_entries: int
+    time_entries: int
+
+
+class TruncationReport(NamedTuple):
+    """What a truncation dropped. Both counts are of offsets and bytes that were there before."""
+
+    end_offset: int
+    removed_offsets: int
+    removed_bytes: int
+
+
+class PartitionLog:
+    """Append, read, roll, truncate. Made by `recovery.open_partition`.
+
+    Every method may be called from any thread. Appends, rolls and truncations take turns; reads never
+    wait for them. With ``sync`` policy ``each`` the high watermark is the synced end; under the weaker
+    ones it is the written end.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        directory: str,
+        config: TopicConfig,
+        format_: Format,
+        state: PartitionState,
+        sealed: tuple[Segment, ...],
+        active: ActiveSegment,
+        mark: MarkFile,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self._around = around
+        self._format = format_
+        self._mark = mark
+        self._lock = Lock()
+        self._active = active
+        self._end = self._end_of(active)
+        self._view_lock = Lock()
+        self._view = View(
+            state, (*sealed, active), active.store.end, active.next_offset, config.max_message_bytes
+        )
+        self._commit = GroupCommit(active.next_offset)
+        self._failure: LogFailed | None = None
+        self._closed = False
+        self._last_assigned_ms = active.times.largest
+        self._mark_synced = (active.store.end, around.clock.monotonic_ns())
+        around.telemetry.add(SEGMENTS, len(sealed) + 1)
+
+    # --- where the log stands ---------------------------------------------------------------------
+
+    @property
+    def state(self) -> PartitionState:
+        """What `partition.json` says."""
+        return self._view.state
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self._view.state.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will get."""
+        return self._end.next_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that consumers may not read."""
+        return self._view.high_watermark
+
+    @property
+    def first_base(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._view.segments[0].base
+
+    @property
+    def active_size(self) -> int:
+        """Bytes in the segment that takes appends."""
+        return self._end.position
+
+    @property
+    def failure(self) -> LogFailed | None:
+        """Why the log takes no more, if it does not."""
+        return self._failure
+
+    def size(self) -> int:
+        """Return the bytes of all segments."""
+        return sum(segment.info.size for segment in self._view.segments[:-1]) + self._end.position
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(self, rows: Iterable[Row], expected_offset: int | None = None) -> Appended:
+        """Append ``(key, value[, headers[, timestamp]])`` rows as one frame, whole or not at all.
+
+        Written, not durable: `commit` is the other half. A row without a timestamp gets the time of the
+        append, which never runs backwards.
+
+        Raises:
+            UnexpectedOffset: If the next offset is not *expected_offset*. Nothing was appended.
+            RecordRefused, FrameTooLarge: If the format cannot hold a row. Nothing was appended.
+            DiskFull: Nothing was appended; works again once there is space.
+            LogFailed: The log takes no more; opening it again recovers what was acknowledged.
+        """
+        clock = self._around.clock
+        started = clock.monotonic_ns()
+        with self._lock:
+            self._check_change()
+            base = self._end.next_offset
+            if expected_offset is not None and expected_offset != base:
+                raise UnexpectedOffset(expected_offset, base)
+            now_ms = max(clock.now_ms(), self._last_assigned_ms)
+            frame = self._format.encode(
+                rows,
+                base_offset=base,
+                leader_epoch=self.state.leader_epoch,
+                now_ms=now_ms,
+                log_append_time=self.config.message_timestamp_type == "LogAppendTime",
+                size_max=self.config.max_message_bytes,
+            )
+            facts = self._format.facts(frame)
+            if self._must_roll(len(frame), now_ms):
+                self._roll()
+            try:
+                self._active.append(frame, facts.next_offset, facts.max_timestamp)
+            except LogFailed as error:
+                raise self._failed(str(error)) from error
+            self._last_assigned_ms = now_ms
+            if self._active.opened_ms < 0:
+                self._active.opened_ms = now_ms
+            self._end = self._end_of(self._active)
+            if not self.config.sync.durable:
+                self._show(self._end)
+        telemetry = self._around.telemetry
+        telemetry.add(APPENDED_RECORDS, facts.next_offset - base)
+        telemetry.add(APPENDED_BYTES, len(frame))
+        telemetry.observe(APPEND_SECONDS, (clock.monotonic_ns() - started) / 1e9)
+        return Appended(base, facts.next_offset)
+
+    def commit(self, offset: int | None = None) -> None:
+        """Return once everything below *offset* (None: everything appended) is durable.
+
+        Concurrent callers share one sync.
+
+        Raises:
+            LogFailed: If the sync failed. What it was to cover may or may not be on the device.
+        """
+        self._check()
+        self._commit.wait(self._end.next_offset if offset is None else offset, self._sync)
+
+    def settle(self, appended: Appended) -> None:
+        """Do what the topic's sync policy asks for after an append.
+
+        ``each``: durable on return. ``every:N``: durable once N records are not. ``ms:T`` and ``never``:
+        nothing; whoever opened the log commits in time, or not.
+        """
+        policy = self.config.sync
+        if policy.mode == "each" or (
+            policy.mode == "every" and appended.next_offset - self._commit.synced_offset >= policy.amount
+        ):
+            self.commit(appended.next_offset)
+
+    def commit_quietly(self) -> None:
+        """Commit what is not durable yet. A failure is kept for the next caller to see, not raised."""
+        if not self._closed and self._commit.synced_offset < self._end.next_offset:
+            with contextlib.suppress(LogFailed, LogClosed):
+                self.commit()
+
+    def _sync(self) -> int:
+        """Sync what is written, then say so in the mark. Called with the right to sync."""
+        end, clock = self._end, self._around.clock
+        before = self._commit.synced_offset
+        started = clock.monotonic_ns()
+        try:
+            end.segment.store.sync()
+            self._move_mark(end, clock.monotonic_ns())
+        except OSError as error:
+            raise self._failed(f"sync failed: {error}") from error
+        self._show(end)
+        telemetry = self._around.telemetry
+        telemetry.observe(SYNC_SECONDS, (clock.monotonic_ns() - started) / 1e9)
+        telemetry.observe(GROUP_COMMIT_RECORDS, end.next_offset - before)
+        return end.next_offset
+
+    def _move_mark(self, end: End, now_ns: int, *, sync: bool = False) -> None:
+        """Say in the mark that everything up to *end* is synced, which it must be."""
+        position, synced_ns = self._mark_synced
+        sync = sync or end.position - position >= MARK_SYNC_BYTES or now_ns - synced_ns >= MARK_SYNC_NS
+        if sync:
+            end.segment.sync_indexes(end.index_entries, end.time_entries)
+        self._mark.write(mark_of(self.state, end.segment, end.position, end.next_offset))
+        if sync:
+            self._mark.sync()
+            self._mark_synced = (end.position, now_ns)
+
+    def _show(self, end: End) -> None:
+        """Let readers see up to *end*. Never goes back."""
+        with self._view_lock:
+            if end.next_offset > self._view.high_watermark:
+                self._view = self._view._replace(position=end.position, high_watermark=end.next_offset)
+
+    # --- rolling ----------------------------------------------------------------------------------
+
+    def _must_roll(self, size: int, now_ms: int) -> bool:
+        active, config = self._active, self.config
+        if active.store.end == 0:
+            return False
+        full = active.store.end + size > config.segment_bytes
+        index_full = max(len(active.index), len(active.times)) * 16 + 16 > config.segment_index_bytes
+        old = now_ms - active.opened_ms >= config.segment_ms
+        return full or index_full or old
+
+    def roll(self) -> None:
+        """Seal the active segment and open the next one; nothing happens while it is empty.
+
+        Durable on return, with everything that was appended.
+        """
+        with self._lock:
+            self._check_change()
+            if self._active.store.end:
+                self._roll()
+
+    def _roll(self) -> None:
+        """Roll with the append lock held."""
+        files, active = self._around.files, self._active
+        with self._commit.exclusively():
+            try:
+                info = active.seal()
+            except OSError as error:
+                raise self._failed(f"sealing failed: {error}") from error
+            state = sealed_state(self.state, info)
+            try:
+                store = create_store(files, self.directory, info.next_offset, self.config)
+                write_state(files, self.directory, state)
+            except OSError as error:
+                raise self._full_or_failed(error, "rolling") from error
+            sealed = Segment(self._around.open_files, self.directory, info, self._format)
+            sealed.use_indexes(active.index, active.times)
+            sealed.checked = active.checked
+            interval = state.index_interval_bytes
+            active.store.close()
+            self._go_on_in(
+                empty_active(self._around, self.directory, info.next_offset, store, self._format, interval),
+                state,
+                (*self._view.segments[:-1], sealed),
+            )
+        self._around.telemetry.add(SEGMENTS_ROLLED)
+        self._around.telemetry.add(SEGMENTS)
+
+    def _go_on_in(self, active: ActiveSegment, state: PartitionState, sealed: tuple[Segment, ...]) -> None:
+        """Append to *active* from now on. All of it, and all before it, is durable and becomes visible."""
+        self._active = active
+        self._end = end = self._end_of(active)
+        self._view = self._view._replace(
+            state=state,
+            segments=(*sealed, active),
+            position=end.position,
+            high_watermark=end.next_offset,
+        )
+        self._commit.synced_offset = end.next_offset
+        try:
+            self._move_mark(end, self._around.clock.monotonic_ns(), sync=True)
+        except OSError as error:
+            raise self._failed(f"the mark could not be moved: {error}") from error
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int) -> Fetched:
+        """Return whole frames from the one that holds *offset* on, below the high watermark.
+
+        About *max_bytes* of them, across segments; the first one comes whole however large it is. An
+        offset that compaction removed begins at the next frame.
+
+        Raises:
+            OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
+            CorruptRange: If the frame there is not what was written.
+        """
+        self._check()
+        return self._view.read(offset, max_bytes, self._end.next_offset)
+
+    def offset_at(self, timestamp: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
+        self._check()
+        return self._view.offset_at(timestamp)
+
+    # --- cutting ----------------------------------------------------------------------------------
+
+    def truncate(self, end_offset: int) -> TruncationReport:
+        """Drop every record at or above *end_offset*. Durable on return; raises the leader epoch.
+
+        A crash on the way leaves the log as before or truncated, never in between.
+
+        Raises:
+            OffsetOutOfRange: If *end_offset* is below the log start or above the log end.
+            DiskFull: Nothing has changed.
+        """
+        with self._lock, self._commit.exclusively():
+            self._check_change()
+            before, size_before = self._end.next_offset, self.size()
+            if not self.log_start_offset <= end_offset <= before:
+                raise OffsetOutOfRange(end_offset, self.log_start_offset, before)
+            if end_offset == before:
+                return TruncationReport(end_offset, 0, 0)
+            try:
+                self._active.store.sync()
+            except OSError as error:
+                raise self._failed(f"sync failed: {error}") from error
+            self._show(self._end)
+            view = self._view
+            at = view.find_segment(end_offset)
+            try:
+                cut = truncation.plan_cut(view.segments[at], end_offset, view.bounds(at))
+                state = truncation.commit_cut(self._around.files, self.directory, view.state, cut)
+            except OSError as error:
+                raise self._full_or_failed(error, "truncating") from error
+            try:
+                self._apply_cut(state, view.segments, at, cut)
+            except OSError as error:
+                raise self._failed(f"truncating failed after it was committed: {error}") from error
+        return TruncationReport(end_offset, before - end_offset, size_before - self.size())
+
+    def _apply_cut(self, state: PartitionState, segments: tuple[Segment, ...], at: int, cut: Cut) -> None:
+        """Make disk and memory agree with a committed truncation."""
+        around = self._around
+        self._active.store.close()
+        for segment in segments[at:]:
+            around.open_files.forget(segment.path)
+        around.telemetry.add(SEGMENTS, at + 1 - len(segments))
+        state = truncation.finish_cut(around.files, self.directory, state)
+        active = reopen_active(around, self.directory, self.config, self._format, state, cut.end)
+        self._go_on_in(active, state, segments[:at])
+
+    def advance_log_start(self, offset: int) -> None:
+        """Make *offset* the first one that can be read, and remove segments that lie wholly below it.
+
+        Durable on return. Moving it back is a no-op.
+
+        Raises:
+            OffsetOutOfRange: If *offset* is above the high watermark.
+            DiskFull: Nothing has changed.
+        """
+        with self._lock, self._commit.exclusively():
+            self._check_change()
+            view = self._view
+            if offset <= view.state.log_start_offset:
+                return
+            if offset > view.high_watermark:
+                raise OffsetOutOfRange(offset, view.state.log_start_offset, view.high_watermark)
+            state = advanced_state(view.state, offset)
+            try:
+                write_state(self._around.files, self.directory, state)
+            except OSError as error:
+                raise self._full_or_failed(error, "moving the log start") from error
+            kept = {segment.base for segment in state.sealed} | {state.active_base}
+            gone = [segment for segment in view.segments if segment.base not in kept]
+            with self._view_lock:
+                segments = tuple(segment for segment in view.segments if segment.base in kept)
+                self._view = self._view._replace(state=state, segments=segments)
+            for segment in gone:
+                self._around.open_files.forget(segment.path)
+            self._around.telemetry.add(SEGMENTS, -len(gone))
+            # No state names them any more: what cannot be removed now goes at the next open.
+            with contextlib.suppress(OSError):
+                bases = [segment.base for segment in gone]
+                truncation.remove_segments(self._around.files, self.directory, bases)
+
+    # --- hashing sealed segments ------------------------------------------------------------------
+
+    def hash_sealed(self) -> int:
+        """Note the SHA-256 of sealed segments that have none yet; return how many.
+
+        Reads and checks whole segments, so it belongs off the path of appends, which it blocks only to
+        note results. A damaged segment gets none: its hash would vouch for the damage.
+        """
+        self._check()
+        view, digests = self._view, {}
+        for at, segment in enumerate(view.segments[:-1]):
+            if segment.info.sha256 is None:
+                digest = checked_sha256(segment, view.bounds(at))
+                if digest is not None:
+                    digests[segment.base] = digest
+        if not digests:
+            return 0
+        with self._lock, self._commit.exclusively():
+            self._check_change()
+            sealed = tuple(
+                msgspec.structs.replace(info, sha256=digests.get(info.base, info.sha256))
+                for info in self.state.sealed
+            )
+            state = msgspec.structs.replace(self.state, sealed=sealed)
+            try:
+                write_state(self._around.files, self.directory, state)
+            except OSError as error:
+                raise self._full_or_failed(error, "noting hashes") from error
+            with self._view_lock:
+                self._view = self._view._replace(state=state)
+            for segment, info in zip(self._view.segments, sealed, strict=False):
+                segment.info = info
+        return len(digests)
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable, indexes included, and let go. Idempotent.
+
+        Raises:
+            LogFailed: If that failed now. A log that had failed before is closed without another try.
+        """
+        with self._lock, self._commit.exclusively():
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                if self._failure is None:
+                    self._active.store.trim()
+                    self._active.store.sync()
+                    self._move_mark(self._end, self._around.clock.monotonic_ns(), sync=True)
+                    self._show(self._end)
+                    self._commit.synced_offset = self._end.next_offset
+            except OSError as error:
+                raise self._failed(f"closing failed: {error}") from error
+            finally:
+                self._active.store.close()
+                self._mark.close()
+                self._around.telemetry.add(SEGMENTS, -len(self._view.segments))
+                for segment in self._view.segments:
+                    self._around.open_files.forget(segment.path)
+
+    def remove(self) -> None:
+        """Close the log and delete everything it has on disk. Its directory is gone on return."""
+        self.close()
+        files = self._around.files
+        # Without partition.json there is no partition, so whatever a crash leaves of the rest is no log.
+        files.unlink(state_path(self.directory))
+        files.sync_directory(self.directory)
+        for directory in (segments_directory(self.directory), self.directory):
+            for name in files.list(directory):
+                if not files.is_directory(f"{directory}/{name}"):
+                    files.unlink(f"{directory}/{name}")
+            files.remove_directory(directory)
+        files.sync_directory(parent(self.directory))
+
+    # --- when things break ------------------------------------------------------------------------
+
+    def _end_of(self, active: ActiveSegment) -> End:
+        return End(active, active.store.end, active.next_offset, len(active.index), len(active.times))
+
+    def _check(self) -> None:
+        if self._closed:
+            raise LogClosed(f"{self.directory} is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def _check_change(self) -> None:
+        self._check()
+        self._around.before_change()
+
+    def _full_or_failed(self, error: OSError, doing: str) -> StorageError:
+        """Return DiskFull where nothing was committed for lack of space, else fail the log."""
+        if error.errno in DISK_FULL:
+            return DiskFull(f"{self.directory}: no space left while {doing}")
+        return self._failed(f"{doing} failed: {error}")
+
+    def _failed(self, reason: str) -> LogFailed:
+        """Take no more from now on, and return the error that says so."""
+        error = LogFailed(f"{self.directory}: {reason}")
+        self._failure = error
+        self._commit.fail(error)
+        return error

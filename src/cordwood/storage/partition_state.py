@@ -1,0 +1,158 @@
+"""What `partition.json` says: which segments there are. Its rename is the commit point of every change."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+
+from cordwood.errors import DirectoryRefused, MetadataDamaged
+from cordwood.index.time import NO_TIMESTAMP
+from cordwood.storage.files import Files, join
+from cordwood.storage.metadata import read_metadata, write_metadata
+
+LAYOUT_VERSION = 1
+
+
+class SealedInfo(msgspec.Struct, frozen=True):
+    """A sealed segment: never changed in place, so what is said here stays true of its file."""
+
+    base: int
+    size: int
+    next_offset: int
+    max_timestamp: int = NO_TIMESTAMP
+    index_interval_bytes: int = 4096
+    index_crc32c: int = 0
+    time_index_crc32c: int = 0
+    sha256: str | None = None
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """A leader epoch and the first offset appended under it."""
+
+    epoch: int
+    start_offset: int
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Every byte of segment ``base`` before ``position`` is synced; ``next_offset`` comes there."""
+
+    base: int
+    position: int
+    next_offset: int
+
+
+class Cut(Bound, frozen=True):
+    """Where a truncation ends the log; ``copied`` if that segment has a new file prepared for it."""
+
+    copied: bool = False
+
+    @property
+    def end(self) -> Bound:
+        """Where the log ends."""
+        return Bound(self.base, self.position, self.next_offset)
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `partition.json`; docs/formats/directory.md says what each field means."""
+
+    format: int = LAYOUT_VERSION
+    topic: str
+    topic_id: str
+    partition: int
+    record_format: str = "batch"
+    index_interval_bytes: int = 4096
+    log_start_offset: int = 0
+    leader_epoch: int = 0
+    epochs: tuple[Epoch, ...]
+    epoch_start: Bound
+    active_base: int
+    sealed: tuple[SealedInfo, ...] = ()
+    truncating: Cut | None = None
+
+    def epoch_range(self, start_offset: int, end_offset: int) -> tuple[int, int]:
+        """Return the lowest and highest leader epoch that records of [start, end) may carry."""
+        starts = [epoch.start_offset for epoch in self.epochs]
+        first = max(bisect_right(starts, start_offset) - 1, 0)
+        last = max(bisect_right(starts, max(end_offset - 1, start_offset)) - 1, 0)
+        return self.epochs[first].epoch, self.epochs[last].epoch
+
+
+def new_state(
+    topic: str, topic_id: str, partition: int, *, initial_offset: int, index_interval_bytes: int
+) -> PartitionState:
+    """Return the state of a partition without records whose first offset will be *initial_offset*."""
+    return PartitionState(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        index_interval_bytes=index_interval_bytes,
+        log_start_offset=initial_offset,
+        epochs=(Epoch(0, initial_offset),),
+        epoch_start=Bound(initial_offset, 0, initial_offset),
+        active_base=initial_offset,
+    )
+
+
+def sealed_state(state: PartitionState, info: SealedInfo) -> PartitionState:
+    """Return the state after the active segment was sealed as *info* and the next one opened."""
+    return msgspec.structs.replace(state, sealed=(*state.sealed, info), active_base=info.next_offset)
+
+
+def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
+    """Return the state that commits a truncation: the segment that is cut is active again and ends there."""
+    end = cut.end
+    epoch = state.leader_epoch + 1
+    # An epoch that began at or after the cut has no records left.
+    epochs = tuple(e for e in state.epochs if e.start_offset < end.next_offset)
+    return msgspec.structs.replace(
+        state,
+        leader_epoch=epoch,
+        epochs=(*epochs, Epoch(epoch, end.next_offset)),
+        epoch_start=end,
+        active_base=end.base,
+        sealed=tuple(s for s in state.sealed if s.base < end.base),
+        truncating=cut,
+    )
+
+
+def advanced_state(state: PartitionState, log_start_offset: int) -> PartitionState:
+    """Return the state after the log start moved; segments with nothing left to read are not in it."""
+    return msgspec.structs.replace(
+        state,
+        log_start_offset=log_start_offset,
+        sealed=tuple(s for s in state.sealed if s.next_offset > log_start_offset),
+    )
+
+
+def state_path(directory: str) -> str:
+    """Return the path of `partition.json`."""
+    return join(directory, "partition.json")
+
+
+def mark_path(directory: str) -> str:
+    """Return the path of the partition's mark."""
+    return join(directory, "mark")
+
+
+def write_state(files: Files, directory: str, state: PartitionState) -> None:
+    """Commit *state*. Durable on return."""
+    write_metadata(files, state_path(directory), state)
+
+
+def read_state(files: Files, directory: str) -> PartitionState:
+    """Return the committed state.
+
+    Raises:
+        MetadataDamaged: If it cannot be read, or contradicts itself.
+        DirectoryRefused: If a newer version of Cordwood wrote it.
+    """
+    path = state_path(directory)
+    state = read_metadata(files, path, PartitionState)
+    if state.format > LAYOUT_VERSION:
+        raise DirectoryRefused(f"{path} has format {state.format}; this version reads up to {LAYOUT_VERSION}")
+    bases = [segment.base for segment in state.sealed] + [state.active_base]
+    ends = [segment.next_offset for segment in state.sealed]
+    if any(end != base for end, base in zip(ends, bases[1:], strict=True)) or not state.epochs:
+        raise MetadataDamaged(path, "its segments do not follow each other")
+    return state

@@ -1,0 +1,250 @@
+"""A segment: a byte file and its derived indexes under one base offset."""
+
+from __future__ import annotations
+
+import contextlib
+from bisect import bisect_right
+from collections import OrderedDict
+from threading import Lock
+from typing import NamedTuple
+
+import google_crc32c
+
+from cordwood.formats.format import Format
+from cordwood.index.sparse import SparseIndex
+from cordwood.index.time import TimeIndex
+from cordwood.kernels import Buffer
+from cordwood.storage.files import File, Files, join, read_file, write_atomically
+from cordwood.storage.partition_state import SealedInfo
+from cordwood.storage.store import Store
+
+
+def segments_directory(directory: str) -> str:
+    """Return the directory that holds the segments of the partition at *directory*."""
+    return join(directory, "segments")
+
+
+def segment_path(directory: str, base: int, suffix: str) -> str:
+    """Return the path of a segment's ``log``, ``idx`` or ``timeidx`` file."""
+    return join(directory, "segments", f"{base:020d}.{suffix}")
+
+
+class CheckedRanges:
+    """Byte ranges whose checksums were compared since the segment was opened. Callable from any thread.
+
+    Two threads that check the same range at once both do the work; neither result is lost.
+    """
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._lock = Lock()
+
+    def end_from(self, position: int) -> int:
+        """Return the end of the checked range that *position* lies in, or *position* itself."""
+        with self._lock:
+            found = bisect_right(self._starts, position) - 1
+            return max(self._ends[found], position) if found >= 0 else position
+
+    def add(self, start: int, end: int) -> None:
+        """Note that [start, end) was checked, merging it with its neighbours."""
+        with self._lock:
+            low = bisect_right(self._ends, start - 1)
+            high = bisect_right(self._starts, end)
+            if low < high:
+                start, end = min(start, self._starts[low]), max(end, self._ends[high - 1])
+            self._starts[low:high] = [start]
+            self._ends[low:high] = [end]
+
+
+class OpenFiles:
+    """Files open to read, at most *limit* of them; the one used longest ago goes first.
+
+    A file that was let go is closed when its last reader is done with it. Callable from any thread.
+    """
+
+    def __init__(self, files: Files, limit: int = 256) -> None:
+        self.files = files
+        self._limit = limit
+        self._open: OrderedDict[str, File] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, path: str) -> File:
+        """Return *path*, opened to read."""
+        with self._lock:
+            file = self._open.get(path)
+            if file is not None:
+                self._open.move_to_end(path)
+                return file
+        file = self.files.open(path, "read")
+        with self._lock:
+            self._open[path] = file
+            while len(self._open) > self._limit:
+                self._open.popitem(last=False)
+        return file
+
+    def forget(self, path: str) -> None:
+        """Let go of *path*: its name now means another file, or none."""
+        with self._lock:
+            self._open.pop(path, None)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+
+class Segment:
+    """What reading needs of any segment; sealed ones are this and nothing more.
+
+    Indexes are loaded on first use and kept. ``info`` is what `partition.json` says of the segment.
+    """
+
+    def __init__(self, open_files: OpenFiles, directory: str, info: SealedInfo, format_: Format) -> None:
+        self.open_files = open_files
+        self.directory = directory
+        self.info = info
+        self.format = format_
+        self.path = segment_path(directory, info.base, "log")
+        self.checked = CheckedRanges()
+        self._index: SparseIndex | None = None
+        self._times: TimeIndex | None = None
+
+    @property
+    def base(self) -> int:
+        """The offset of the first record."""
+        return self.info.base
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Return up to *size* bytes from *position*."""
+        return self.open_files.get(self.path).read_at(position, size)
+
+    def indexes(self) -> tuple[SparseIndex, TimeIndex] | None:
+        """Return both indexes, or None where one is missing or not as it was sealed: rebuild it."""
+        if self._index is None or self._times is None:
+            info = self.info
+            try:
+                files = self.open_files.files
+                entries = read_file(files, segment_path(self.directory, info.base, "idx"))
+                times = read_file(files, segment_path(self.directory, info.base, "timeidx"))
+            except FileNotFoundError:
+                return None
+            found = (google_crc32c.value(entries), google_crc32c.value(times))
+            if found != (info.index_crc32c, info.time_index_crc32c):
+                return None
+            self._index, self._times = SparseIndex(info.index_interval_bytes, entries), TimeIndex(times)
+        return self._index, self._times
+
+    def use_indexes(self, index: SparseIndex, times: TimeIndex) -> None:
+        """Take *index* and *times* for the indexes of this segment from now on."""
+        self._index, self._times = index, times
+
+
+class Flushed(NamedTuple):
+    """How many entries of each index are in its file, synced, and their checksums."""
+
+    index_entries: int
+    time_entries: int
+    index_crc: int
+    time_crc: int
+
+
+NOTHING_FLUSHED = Flushed(0, 0, 0, 0)
+
+
+class ActiveSegment(Segment):
+    """The segment that takes appends. One appender at a time; readers beside it.
+
+    ``info`` stays what it was at opening; ``store.end`` and ``next_offset`` move.
+    """
+
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: str,
+        info: SealedInfo,
+        format_: Format,
+        store: Store,
+        indexes: tuple[SparseIndex, TimeIndex],
+        opened_ms: int,
+    ) -> None:
+        super().__init__(open_files, directory, info, format_)
+        self.store = store
+        self.index, self.times = indexes
+        self.use_indexes(*indexes)
+        self.next_offset = info.next_offset
+        self.opened_ms = opened_ms
+        self.flushed = NOTHING_FLUSHED
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Return up to *size* bytes from *position*."""
+        return self.store.read_at(position, size)
+
+    def append(self, frame: Buffer, next_offset: int, max_timestamp: int) -> None:
+        """Append one frame, which takes the offsets up to *next_offset*. Not durable."""
+        position = self.store.append([frame])
+        self.index.add(self.next_offset, position)
+        self.times.add(max_timestamp, self.next_offset)
+        self.next_offset = next_offset
+
+    def sync_indexes(self, index_entries: int, time_entries: int) -> None:
+        """Bring the index files up to the given numbers of entries. Durable on return."""
+        before = self.flushed
+        new_entries = bytes(self.index.entries[before.index_entries * 16 : index_entries * 16])
+        new_times = bytes(self.times.entries[before.time_entries * 16 : time_entries * 16])
+        files = self.open_files.files
+        if new_entries:
+            path = segment_path(self.directory, self.base, "idx")
+            _write_entries(files, path, before.index_entries * 16, new_entries)
+        if new_times:
+            path = segment_path(self.directory, self.base, "timeidx")
+            _write_entries(files, path, before.time_entries * 16, new_times)
+        self.flushed = Flushed(
+            index_entries,
+            time_entries,
+            google_crc32c.extend(before.index_crc, new_entries),
+            google_crc32c.extend(before.time_crc, new_times),
+        )
+
+    def rewrite_indexes(self) -> None:
+        """Replace both index files by what is in memory. Durable on return."""
+        write_indexes(self, self.index, self.times)
+        self.flushed = Flushed(
+            len(self.index),
+            len(self.times),
+            google_crc32c.value(bytes(self.index.entries)),
+            google_crc32c.value(bytes(self.times.entries)),
+        )
+
+    def seal(self) -> SealedInfo:
+        """Make everything durable and return what `partition.json` will say of it."""
+        self.store.trim()
+        self.store.sync()
+        self.rewrite_indexes()
+        return SealedInfo(
+            base=self.base,
+            size=self.store.end,
+            next_offset=self.next_offset,
+            max_timestamp=self.times.largest,
+            index_interval_bytes=self.index.interval_bytes,
+            index_crc32c=self.flushed.index_crc,
+            time_index_crc32c=self.flushed.time_crc,
+        )
+
+
+def write_indexes(segment: Segment, index: SparseIndex, times: TimeIndex) -> None:
+    """Write both index files of a segment, replacing what is there. Durable on return."""
+    files = segment.open_files.files
+    write_atomically(files, segment_path(segment.directory, segment.base, "idx"), bytes(index.entries))
+    write_atomically(files, segment_path(segment.directory, segment.base, "timeidx"), bytes(times.entries))
+
+
+def _write_entries(files: Files, path: str, position: int, entries: bytes) -> None:
+    """Write *entries* at *position* of an index file and sync it."""
+    try:
+        file = files.open(path, "write")
+    except FileNotFoundError:
+        file = files.open(path, "create")
+    with contextlib.closing(file):
+        # What lies beyond is from before a crash or a truncation and names frames that are gone.
+        file.truncate(position)
+        file.write_at(position, [entries])
+        file.sync()

@@ -1,0 +1,105 @@
+"""The append-only byte file under a segment."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+from cordwood.errors import DiskFull, LogFailed, StorageError
+from cordwood.storage.files import Buffer, File
+
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+PREALLOCATE_AFTER = 1 << 20
+PREALLOCATE_STEP_MAX = 16 << 20
+
+
+class Store:
+    """Bytes that only grow at the end, until they are truncated.
+
+    One appender at a time; reads from any thread. ``end`` is the position after the last byte appended;
+    the file may be longer by preallocated zeros.
+    """
+
+    def __init__(self, file: File, end: int, *, preallocate: bool = False) -> None:
+        self.file = file
+        self.end = end
+        self._allocated = file.size()
+        self._preallocate = preallocate
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Append *buffers* whole or not at all and return the position where they start. Not durable.
+
+        Raises:
+            DiskFull: There is no space. The store is as before.
+            StorageError: The disk refused for another reason. The store is as before.
+            LogFailed: The disk refused, and undoing what it had taken failed too.
+        """
+        size = sum(map(len, buffers))
+        if self._preallocate:
+            self._reserve(self.end + size)
+        try:
+            written = self.file.write_at(self.end, buffers)
+            if written != size:
+                self._write_rest(buffers, written)
+        except OSError as error:
+            self._undo()
+            if error.errno in DISK_FULL:
+                raise DiskFull(f"{self.file.path}: no space left for {size} bytes") from error
+            raise StorageError(f"{self.file.path}: append failed: {error.strerror}") from error
+        position = self.end
+        self.end += size
+        return position
+
+    def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
+        """Finish a write that was cut short, which says nothing yet about why it was."""
+        rest = (
+            memoryview(b"".join(buffers))[written:] if len(buffers) > 1 else memoryview(buffers[0])[written:]
+        )
+        while rest:
+            taken = self.file.write_at(self.end + written, [rest])
+            if taken == 0:
+                raise OSError(errno.ENOSPC, "nothing was taken", self.file.path)
+            written += taken
+            rest = rest[taken:]
+
+    def _undo(self) -> None:
+        """Cut off what a failed append left: a partial frame must never lie under a later good one."""
+        try:
+            self.file.truncate(self.end)
+            self._allocated = self.end
+        except OSError as error:
+            raise LogFailed(f"{self.file.path}: a failed append could not be undone: {error}") from error
+
+    def _reserve(self, end: int) -> None:
+        """Preallocate ahead of the appends: later ones then change no file size and sync faster."""
+        if end <= self._allocated or end < PREALLOCATE_AFTER:
+            return
+        step = min(max(self._allocated, PREALLOCATE_AFTER), PREALLOCATE_STEP_MAX)
+        try:
+            self.file.preallocate(max(end, self._allocated + step))
+        except OSError:
+            # A nearly full disk: grow by what is written instead, for as long as that works.
+            self._preallocate = False
+        self._allocated = self.file.size()
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return up to *size* bytes from *position*, fewer where the file ends."""
+        return self.file.read_at(position, size)
+
+    def sync(self) -> None:
+        """Make everything appended before the call durable."""
+        self.file.sync()
+
+    def truncate(self, end: int) -> None:
+        """Drop everything from *end* on, preallocated zeros included. Not durable before `sync`."""
+        self.file.truncate(end)
+        self.end = self._allocated = end
+
+    def trim(self) -> None:
+        """Give back preallocated space. Not durable before `sync`."""
+        if self._allocated != self.end:
+            self.truncate(self.end)
+
+    def close(self) -> None:
+        """Close the file; syncs nothing."""
+        self.file.close()
