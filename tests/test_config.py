@@ -97,7 +97,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 12
+    assert len(SETTINGS) == 13
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -336,6 +336,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.preallocate": ("true", True),
     "cordwood.format": ("batch", "batch"),
     "cordwood.sync": ("ms:7", SyncPolicy("ms", 7)),
+    "cordwood.initial.offset": ("7", 7),
 }
 
 

@@ -291,7 +291,7 @@ class TopicConfig:
     )
     initial_offset: int = _setting(
         "cordwood.initial.offset",
-        {},
+        "cordwood.initial.offset",
         _integer(0, _LONG_MAX),
         0,
         "The first offset of each partition of a new topic.",

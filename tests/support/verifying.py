@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from cordwood.storage.files import Files
+from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.verify import Finding, VerifyReport, verify_directory
 from support.data_directory import (
     Partition,
     topic_entry,
@@ -9,10 +12,6 @@ from support.data_directory import (
     write_catalogue,
     write_sound_directory,
 )
-
-from cordwood.storage.files import Files
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.verify import Finding, VerifyReport, verify_directory
 
 ROOT = "/data"
 BROKER = f"{ROOT}/meta/broker.id"

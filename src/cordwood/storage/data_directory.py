@@ -26,7 +26,7 @@ from cordwood.formats.native import BatchFormat
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, TopicEntry
-from cordwood.storage.files import Files, join, write_atomically
+from cordwood.storage.files import Files, join, parent, write_atomically
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
 from cordwood.storage.recovery import RecoveryReport, create_partition, open_partition, partition_exists
@@ -90,7 +90,11 @@ class DataDirectory:
         first_boot = identity.is_first_boot(files, opening.path)
         if first_boot and not opening.create:
             raise DirectoryRefused(f"{opening.path} is not a data directory")
-        files.make_directories(join(opening.path, "meta"))
+        gained = files.make_directories(join(opening.path, "meta"))
+        if first_boot:
+            # An earlier try may have made the directory and crashed before its name was synced.
+            for directory in {*gained, parent(opening.path), opening.path}:
+                files.sync_directory(directory)
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
             self._open(first_boot)
@@ -106,7 +110,6 @@ class DataDirectory:
             self.identity = identity.create_identity(
                 files, self.path, opening.clock, opening.uuid, opening.node_name
             )
-            files.sync_directory(self.path)
         else:
             self.identity = identity.read_identity(files, self.path)
             self._catalogue = Catalogue.open(files, self.path)

@@ -262,12 +262,18 @@ class PartitionLog:
         """Say in the mark that everything up to *end* is synced, which it must be."""
         position, synced_ns = self._mark_synced
         sync = sync or end.position - position >= MARK_SYNC_BYTES or now_ns - synced_ns >= MARK_SYNC_NS
-        if sync:
-            end.segment.sync_indexes(end.index_entries, end.time_entries)
-        self._mark.write(mark_of(self.state, end.segment, end.position, end.next_offset))
-        if sync:
-            self._mark.sync()
-            self._mark_synced = (end.position, now_ns)
+        try:
+            if sync:
+                end.segment.sync_indexes(end.index_entries, end.time_entries)
+            self._mark.write(mark_of(self.state, end.segment, end.position, end.next_offset))
+            if sync:
+                self._mark.sync()
+                self._mark_synced = (end.position, now_ns)
+        except OSError as error:
+            # A lower bound that stays behind is still one, and indexes are derived: what the records
+            # need is synced already, so a full disk is no reason to fail them.
+            if error.errno not in DISK_FULL:
+                raise
 
     def _show(self, end: End) -> None:
         """Let readers see up to *end*. Never goes back."""
@@ -301,9 +307,15 @@ class PartitionLog:
         files, active = self._around.files, self._active
         with self._commit.exclusively():
             try:
-                info = active.seal()
+                active.store.trim()
+                active.store.sync()
             except OSError as error:
                 raise self._failed(f"sealing failed: {error}") from error
+            try:
+                active.rewrite_indexes()
+            except OSError as error:
+                raise self._full_or_failed(error, "rolling") from error
+            info = active.info_now()
             state = sealed_state(self.state, info)
             try:
                 store = create_store(files, self.directory, info.next_offset, self.config)

@@ -139,7 +139,11 @@ def open_partition(
     if state.truncating is not None:
         state = truncation.finish_cut(around.files, directory, state)
         report = replace(report, finished_truncation=True)
-    mark = newest_mark(state, read_marks(around.files, mark_path(directory)), directory)
+    marks = read_marks(around.files, mark_path(directory))
+    if not marks:
+        # No crash takes both slots. Every whole frame is kept all the same, but somebody should know.
+        report = replace(report, damage=f"{mark_path(directory)} is missing or unreadable")
+    mark = newest_mark(state, marks, directory)
     if mark is not None and mark.log_start_offset > state.log_start_offset:
         raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
     sealed = tuple(Segment(around.open_files, directory, info, format_) for info in state.sealed)

@@ -14,7 +14,7 @@ from cordwood.formats.format import Format
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
-from cordwood.storage.files import File, Files, join, read_file, write_atomically
+from cordwood.storage.files import File, Files, join, parent, read_file, write_atomically
 from cordwood.storage.partition_state import SealedInfo
 from cordwood.storage.store import Store
 
@@ -214,11 +214,8 @@ class ActiveSegment(Segment):
             google_crc32c.value(bytes(self.times.entries)),
         )
 
-    def seal(self) -> SealedInfo:
-        """Make everything durable and return what `partition.json` will say of it."""
-        self.store.trim()
-        self.store.sync()
-        self.rewrite_indexes()
+    def info_now(self) -> SealedInfo:
+        """Return what `partition.json` will say of this segment if it is sealed as it is now."""
         return SealedInfo(
             base=self.base,
             size=self.store.end,
@@ -239,12 +236,16 @@ def write_indexes(segment: Segment, index: SparseIndex, times: TimeIndex) -> Non
 
 def _write_entries(files: Files, path: str, position: int, entries: bytes) -> None:
     """Write *entries* at *position* of an index file and sync it."""
+    created = False
     try:
         file = files.open(path, "write")
     except FileNotFoundError:
         file = files.open(path, "create")
+        created = True
     with contextlib.closing(file):
         # What lies beyond is from before a crash or a truncation and names frames that are gone.
         file.truncate(position)
         file.write_at(position, [entries])
         file.sync()
+    if created:
+        files.sync_directory(parent(path))

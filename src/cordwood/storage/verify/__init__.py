@@ -1,0 +1,6 @@
+"""Check a data directory, in code that shares nothing with the writer's but the specification."""
+
+from cordwood.storage.verify.directory import verify_directory
+from cordwood.storage.verify.report import Finding, Progress, Severity, VerifyReport
+
+__all__ = ["Finding", "Progress", "Severity", "VerifyReport", "verify_directory"]

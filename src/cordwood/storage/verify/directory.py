@@ -1,0 +1,345 @@
+"""Walk a data directory, check everything in it, and report what was found and how much was checked.
+
+Only authoritative data decide: no index is used to find anything, and nothing here is shared with the code
+that writes the files. The walk changes no byte and takes no lock. Beside a live writer it judges nothing
+past a mark, and a finding about a segment stands only if the metadata it was held against still say the
+same afterwards; else the segment is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass, replace
+
+from cordwood.errors import DirectoryRefused, UnknownTopic
+from cordwood.storage.files import Files, join
+from cordwood.storage.verify.catalogue import (
+    CATALOGUE_MAGIC,
+    TOPIC_NAME,
+    Catalogue,
+    PartitionDirectory,
+    check_catalogue,
+    check_directories,
+)
+from cordwood.storage.verify.index import IndexClaim
+from cordwood.storage.verify.metadata import (
+    BrokerId,
+    Partition,
+    Sealed,
+    Slot,
+    check_json,
+    check_mark,
+    check_partition_fields,
+    read_bytes,
+)
+from cordwood.storage.verify.report import Progress, Tally, VerifyReport
+from cordwood.storage.verify.segment import Epochs, SegmentPlan, check_segment
+
+_ATTEMPTS_MAX = 5
+_PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
+_HEAD_BYTES = 64
+_CUT = "log.cut"
+
+
+def verify_directory(
+    files: Files, path: str, topic: str | None = None, progress: Progress | None = None
+) -> VerifyReport:
+    """Check the data directory at *path*, or of its topics only *topic*, and return what was found.
+
+    Read-only, and may run beside the writer. Whatever bytes the files hold, the result is a report; so is
+    it where a file cannot be read. Memory is bounded by a few windows and the largest frame.
+
+    Raises:
+        DirectoryRefused: If there is no data directory at *path*.
+        UnknownTopic: If neither the catalogue nor any directory knows *topic*.
+        OSError: If *path* itself cannot be looked at.
+    """
+    meta, topics = join(path, "meta"), join(path, "topics")
+    if not files.is_directory(meta) and not files.is_directory(topics):
+        raise DirectoryRefused(f"{path} is not a data directory: it has neither meta/ nor topics/")
+    walk = _Walk(files, progress)
+    # Directories before the catalogue: a topic enters it before it gets a directory, so a live writer
+    # cannot make one appear that the catalogue does not know.
+    walk.check_topics(topics, topic)
+    if not walk.directories and _first_start_unfinished(files, meta):
+        return _unfinished_report(meta)
+    head = Tally(progress)
+    _check_broker_id(files, meta, head)
+    catalogue = check_catalogue(files, meta, head)
+    if topic is not None and not walk.directories and not (catalogue and topic in catalogue.live):
+        raise UnknownTopic(f"{path} has no topic {topic}")
+    if catalogue is not None:
+        check_directories(head, catalogue, topics, walk.directories, topic)
+    _count_topics(head, walk.directories, catalogue, topic)
+    head.absorb(walk.tally)
+    return head.report()
+
+
+def _first_start_unfinished(files: Files, meta: str) -> bool:
+    """Return whether a crash during the first start explains why there is no ``broker.id``.
+
+    It is made last, after an empty catalogue; once that has an entry, the first start was finished.
+    """
+    path = join(meta, "catalogue.log")
+    try:
+        if files.exists(join(meta, "broker.id")):
+            return False
+        if not files.exists(path):
+            return True
+        with contextlib.closing(files.open(path, "read")) as file:
+            return file.size() <= len(CATALOGUE_MAGIC)
+    except OSError:
+        return False  # Checking the files will say what is wrong with them.
+
+
+def _unfinished_report(meta: str) -> VerifyReport:
+    tally = Tally()
+    path, what = join(meta, "broker.id"), "first start was not finished"
+    tally.add("note", path, None, expected="a file", found="none, and no topics", what=what)
+    return tally.report()
+
+
+def _check_broker_id(files: Files, meta: str, tally: Tally) -> None:
+    path = join(meta, "broker.id")
+    data = read_bytes(tally, files, path)
+    if data is not None:
+        check_json(tally, path, data, BrokerId)
+
+
+def _count_topics(
+    tally: Tally, directories: list[PartitionDirectory], catalogue: Catalogue | None, topic: str | None
+) -> None:
+    known = {directory.topic for directory in directories} | (set(catalogue.live) if catalogue else set())
+    tally.topics = len(known if topic is None else known & {topic})
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What ``partition.json`` and the mark said at one moment.
+
+    ``state`` is None if ``partition.json`` cannot be used, or if it is ``gone``.
+    """
+
+    tally: Tally
+    gone: bool
+    state: Partition | None
+    slots: list[Slot]
+    plans: dict[int, SegmentPlan]
+
+
+class _Walk:
+    """The walk over the partitions. ``directories`` are the ones that were there."""
+
+    def __init__(self, files: Files, progress: Progress | None) -> None:
+        self.tally = Tally(progress)
+        self.directories: list[PartitionDirectory] = []
+        self._files = files
+
+    def check_topics(self, path: str, only: str | None) -> None:
+        """Check every partition of every topic, or of one."""
+        with self.tally.reading(path):
+            names = self._files.list(path) if self._files.exists(path) else []
+            for name in names if only is None else [name for name in names if name == only]:
+                self._check_topic(join(path, name), name)
+
+    def _check_topic(self, path: str, topic: str) -> None:
+        with self.tally.reading(path):
+            if not TOPIC_NAME.match(topic) or not self._files.is_directory(path):
+                self._unexpected(path, "a directory named like a topic")
+                return
+            for name in self._files.list(path):
+                directory = join(path, name)
+                if _PARTITION_NAME.match(name) and self._files.is_directory(directory):
+                    with self.tally.reading(directory):
+                        self._check_partition(directory, topic, int(name))
+                else:
+                    self._unexpected(directory, "a directory named like a partition")
+
+    def _unexpected(self, path: str, expected: str) -> None:
+        self.tally.add("note", path, None, expected=expected, found="something else", what="unexpected name")
+
+    def _check_partition(self, path: str, topic: str, partition: int) -> None:
+        snapshot = self._snapshot(path, topic, partition)
+        self.tally.absorb(snapshot.tally)
+        if snapshot.state is None:
+            self._note_headless(path, topic, partition, gone=snapshot.gone)
+            return
+        self.tally.partitions += 1
+        state = snapshot.state
+        self.directories.append(PartitionDirectory(path, topic, partition, state.topic_id))
+        if state.record_format != "batch":
+            found = ascii(state.record_format)
+            what = "record format, of which nothing was checked"
+            self.tally.add("invalid", path, None, expected="batch", found=found, what=what)
+            return
+        end_offset = state.active_base
+        for base, plan in snapshot.plans.items():
+            end_offset = self._check_segment(path, topic, partition, base, plan)
+        if state.log_start_offset > end_offset:
+            expected, what = f"at most {end_offset}, the end of the log", "log start offset"
+            start = state.log_start_offset
+            self.tally.add("corruption", path, None, expected=expected, found=start, what=what)
+        self._check_names(join(path, "segments"), snapshot)
+
+    def _check_segment(self, path: str, topic: str, partition: int, base: int, plan: SegmentPlan) -> int:
+        """Check a segment until what is found, if anything, is true of what metadata say now."""
+        for _ in range(_ATTEMPTS_MAX):
+            tally = Tally(self.tally.progress)
+            end_offset = check_segment(self._files, plan, tally)
+            if tally.sound:
+                break
+            snapshot = self._snapshot(path, topic, partition)
+            if snapshot.state is None and not snapshot.gone:
+                break
+            now = snapshot.plans.get(base)
+            if now is None:
+                tally = Tally()
+                found = "a change that removed it while it was read"
+                tally.add("note", f"{plan.path}.log", None, expected="a segment", found=found, what="segment")
+                break
+            if now == plan:
+                break
+            plan = now
+        self.tally.absorb(tally)
+        return end_offset
+
+    def _snapshot(self, path: str, topic: str, partition: int) -> _Snapshot:
+        """Read both metadata files as they were at one moment, also while a writer replaces them."""
+        state_path, mark_path = join(path, "partition.json"), join(path, "mark")
+        for _ in range(_ATTEMPTS_MAX):
+            tally = Tally(self.tally.progress)
+            if not self._files.exists(state_path):
+                return _Snapshot(tally, True, None, [], {})
+            data = read_bytes(tally, self._files, state_path)
+            mark = read_bytes(tally, self._files, mark_path)
+            if data is None or read_bytes(tally, self._files, state_path) in (None, data):
+                break
+        state = None if data is None else check_json(tally, state_path, data, Partition)
+        if state is None:
+            return _Snapshot(tally, False, None, [], {})
+        check_partition_fields(tally, state_path, state, topic, partition)
+        slots = [] if mark is None else check_mark(tally, mark_path, mark)
+        current = [slot for slot in slots if _belongs(tally, mark_path, slot, state)]
+        return _Snapshot(tally, False, state, current, self._plans(path, state, current))
+
+    def _plans(self, path: str, state: Partition, slots: list[Slot]) -> dict[int, SegmentPlan]:
+        """Return what is claimed of each segment, by base offset, the oldest first."""
+        epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
+        plans = {segment.base: _sealed_plan(path, segment, epochs) for segment in state.sealed}
+        active = _active_plan(path, state, slots, epochs)
+        # A copy that a truncation prepared is the log from the commit on, whatever its name still is.
+        if (
+            state.truncating is not None
+            and state.truncating.copied
+            and self._files.exists(f"{active.path}.{_CUT}")
+        ):
+            active = replace(active, log_suffix=_CUT)
+        return {**plans, state.active_base: active}
+
+    def _note_headless(self, path: str, topic: str, partition: int, *, gone: bool) -> None:
+        """Say what a partition without usable metadata is: unreadable, lost, or never finished."""
+        if not gone:
+            self.directories.append(PartitionDirectory(path, topic, partition, None))
+            found = "no partition.json that says which there are"
+            self.tally.add(
+                "note", path, None, expected="segments", found=found, what="segments were not checked"
+            )
+        elif self._has_records(join(path, "segments")):
+            self.directories.append(PartitionDirectory(path, topic, partition, None, headless=True))
+        elif self._files.exists(path):
+            found = "none, and no records"
+            self.tally.add(
+                "note", path, None, expected="partition.json", found=found, what="unfinished partition"
+            )
+
+    def _has_records(self, path: str) -> bool:
+        if not self._files.is_directory(path):
+            return False
+        for name in self._files.list(path):
+            if name.endswith(".log"):
+                file = self._files.open(join(path, name), "read")
+                try:
+                    if file.read_at(0, _HEAD_BYTES).strip(b"\0"):
+                        return True
+                finally:
+                    file.close()
+        return False
+
+    def _check_names(self, path: str, snapshot: _Snapshot) -> None:
+        """Note what is in the segments' directory beside the segments."""
+        with self.tally.reading(path):
+            names = set(self._files.list(path))
+            expected = {
+                f"{base:020d}.{suffix}" for base in snapshot.plans for suffix in ("log", "idx", "timeidx")
+            }
+            truncating = snapshot.state is not None and snapshot.state.truncating is not None
+            what = "leftover of a truncation under way" if truncating else "file of no segment"
+            for name in sorted(names - expected):
+                found = "a file that partition.json does not list"
+                self.tally.add("note", join(path, name), None, expected="none", found=found, what=what)
+
+
+def _belongs(tally: Tally, path: str, slot: Slot, state: Partition) -> bool:
+    """Return whether a slot speaks of the partition's epoch; one from before it says nothing any more."""
+    place, newest = (slot.leader_epoch, slot.base), (state.leader_epoch, state.active_base)
+    ahead = slot.leader_epoch > state.leader_epoch or (
+        slot.leader_epoch == state.leader_epoch and slot.base > state.active_base
+    )
+    if ahead:
+        what = "epoch and segment of the mark"
+        tally.add("corruption", path, None, expected=f"at most {newest}", found=place, what=what)
+    elif slot.leader_epoch == state.leader_epoch and slot.log_start_offset > state.log_start_offset:
+        expected, what = f"at most {state.log_start_offset}", "log start offset of the mark"
+        tally.add("corruption", path, None, expected=expected, found=slot.log_start_offset, what=what)
+    return slot.leader_epoch == state.leader_epoch and not ahead
+
+
+def _active_plan(path: str, state: Partition, slots: list[Slot], epochs: Epochs) -> SegmentPlan:
+    """Return what is claimed of the active segment.
+
+    Every slot of this epoch, and where the epoch began, is a lower bound of what is synced; the furthest
+    one decides.
+    """
+    slots = [slot for slot in slots if slot.base == state.active_base]
+    ends = [(0, state.active_base), *((slot.position, slot.next_offset) for slot in slots)]
+    if state.epoch_start.base == state.active_base:
+        ends.append((state.epoch_start.position, state.epoch_start.next_offset))
+    stop, next_offset = max(ends)
+    index = time_index = IndexClaim(join(path, "mark"), 0)
+    if slots:
+        index = IndexClaim(index.source, slots[0].index_entries, slots[0].index_crc32c)
+        time_index = IndexClaim(index.source, slots[0].time_index_entries, slots[0].time_index_crc32c)
+    return SegmentPlan(
+        path=_segment_path(path, state.active_base),
+        base=state.active_base,
+        stop=stop,
+        next_offset=next_offset,
+        epochs=epochs,
+        index_interval_bytes=state.index_interval_bytes,
+        index=index,
+        time_index=time_index,
+        sealed=False,
+        leftovers=state.truncating is not None,
+    )
+
+
+def _sealed_plan(path: str, segment: Sealed, epochs: Epochs) -> SegmentPlan:
+    source = join(path, "partition.json")
+    return SegmentPlan(
+        path=_segment_path(path, segment.base),
+        base=segment.base,
+        stop=segment.size,
+        next_offset=segment.next_offset,
+        epochs=epochs,
+        index_interval_bytes=segment.index_interval_bytes,
+        index=IndexClaim(source, None, segment.index_crc32c),
+        time_index=IndexClaim(source, None, segment.time_index_crc32c),
+        sealed=True,
+        max_timestamp=segment.max_timestamp,
+        sha256=segment.sha256,
+    )
+
+
+def _segment_path(path: str, base: int) -> str:
+    return join(path, "segments", f"{base:020d}")

@@ -1,0 +1,261 @@
+"""Read and check the small authoritative files: JSON under a checksum, and marks.
+
+Written against docs/formats/directory.md, apart from the code that writes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias, TypeVar
+
+import google_crc32c
+import msgspec
+
+from cordwood.storage.files import Files, read_file
+from cordwood.storage.verify.report import Tally
+
+FORMAT = 1
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Checksum: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+# What a decoder raises for bytes that are not what they should be, nesting to any depth included.
+JSON_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class BrokerId(msgspec.Struct, frozen=True):
+    """The body of ``broker.id``."""
+
+    format: int
+    uuid: Text
+    created_at: Text
+    node_name: str
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """A sealed segment in ``partition.json``."""
+
+    base: Count
+    size: Count
+    next_offset: Count
+    max_timestamp: int
+    index_interval_bytes: Count
+    index_crc32c: Checksum
+    time_index_crc32c: Checksum
+    sha256: Sha256 | None
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """A leader epoch and the first offset under it."""
+
+    epoch: Count
+    start_offset: Count
+
+
+class End(msgspec.Struct, frozen=True):
+    """A position in a segment and the next offset there."""
+
+    base: Count
+    position: Count
+    next_offset: Count
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The end of the active segment by a truncation; ``copied`` if it has a new file prepared for it."""
+
+    base: Count
+    position: Count
+    next_offset: Count
+    copied: bool
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """The body of ``partition.json``."""
+
+    format: int
+    topic: str
+    topic_id: Text
+    partition: Count
+    record_format: str
+    index_interval_bytes: Count
+    log_start_offset: Count
+    leader_epoch: Count
+    epochs: Annotated[list[Epoch], msgspec.Meta(min_length=1)]
+    epoch_start: End
+    active_base: Count
+    sealed: list[Sealed]
+    truncating: Cut | None
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+Body = TypeVar("Body", BrokerId, Partition)
+
+_ENVELOPE_START, _ENVELOPE_MIDDLE, _ENVELOPE_END = b'{"crc32c":"', b'","body":', b"}"
+_CRC_AT = len(_ENVELOPE_START)
+_BODY_AT = _CRC_AT + 8 + len(_ENVELOPE_MIDDLE)
+
+
+def check_json(tally: Tally, path: str, data: bytes, kind: type[Body]) -> Body | None:
+    """Return the body of a metadata file, or None after writing down why there is none."""
+    tally.bytes += len(data)
+    # Byte for byte, because a lenient parser would not see every flipped bit of the envelope.
+    line = data.removesuffix(b"\n")
+    body = line[_BODY_AT : -len(_ENVELOPE_END)]
+    digits = line[_CRC_AT : _CRC_AT + 8]
+    crc = f"{google_crc32c.value(body):08x}"
+    if line != _ENVELOPE_START + digits + _ENVELOPE_MIDDLE + body + _ENVELOPE_END:
+        expected = '{"crc32c":"<8 hex digits>","body":{…}}'
+        tally.add("corruption", path, 0, expected=expected, found=f"{data[:40]!r}…", what="envelope")
+        return None
+    if digits.decode("latin-1") != crc:
+        found = ascii(digits.decode("latin-1"))
+        tally.add("corruption", path, _CRC_AT, expected=crc, found=found, what="CRC-32C of the body")
+        return None
+    try:
+        version = msgspec.json.decode(body, type=_Version).format
+        if version > FORMAT:
+            tally.add("invalid", path, _BODY_AT, expected=FORMAT, found=version, what="format is newer")
+            return None
+        if version != FORMAT:
+            tally.add("corruption", path, _BODY_AT, expected=FORMAT, found=version, what="format")
+            return None
+        return msgspec.json.decode(body, type=kind)
+    except JSON_ERRORS as error:
+        expected = "the fields of docs/formats/directory.md"
+        tally.add("corruption", path, _BODY_AT, expected=expected, found=error, what="body")
+        return None
+
+
+def check_partition_fields(tally: Tally, path: str, state: Partition, topic: str, partition: int) -> None:
+    """Write down where ``partition.json`` contradicts its place or itself."""
+
+    def check(holds: bool, what: str, expected: object, found: object) -> None:
+        if not holds:
+            tally.add("corruption", path, None, expected=expected, found=found, what=what)
+
+    check(state.topic == topic, "topic", topic, ascii(state.topic))
+    check(state.partition == partition, "partition", partition, state.partition)
+    bases = [*(segment.base for segment in state.sealed), state.active_base]
+    for segment, following in zip(state.sealed, bases[1:], strict=True):
+        name = f"sealed segment {segment.base}"
+        check(segment.base < segment.next_offset, name, f"more than {segment.base}", segment.next_offset)
+        check(
+            segment.next_offset == following, f"segment after {segment.base}", segment.next_offset, following
+        )
+    check(
+        bases[0] <= state.log_start_offset, "log start offset", f"{bases[0]} or more", state.log_start_offset
+    )
+    for epoch, after in zip(state.epochs, state.epochs[1:], strict=False):
+        rising = epoch.epoch < after.epoch and epoch.start_offset < after.start_offset
+        check(rising, "epochs", "rising epochs and offsets", f"{after} after {epoch}")
+    last, start = state.epochs[-1], state.epoch_start
+    check(last.epoch == state.leader_epoch, "last of the epochs", state.leader_epoch, last.epoch)
+    check(last.start_offset == start.next_offset, "start of the epoch", last.start_offset, start.next_offset)
+    check(
+        start.base <= state.active_base,
+        "segment of the epoch's start",
+        f"at most {state.active_base}",
+        start.base,
+    )
+    cut = state.truncating
+    if cut is not None:
+        agree = (cut.base, cut.position, cut.next_offset) == (start.base, start.position, start.next_offset)
+        check(agree, "truncation under way", start, cut)
+
+
+_SLOT = struct.Struct(
+    ">"
+    "4s"  # magic
+    "I"  # leader epoch
+    "Q"  # sequence
+    "Q"  # base offset of the active segment
+    "Q"  # position
+    "Q"  # next offset
+    "Q"  # log start offset
+    "I"  # entries of .idx that are synced
+    "I"  # entries of .timeidx that are synced
+    "I"  # CRC-32C of those entries of .idx
+    "I"  # CRC-32C of those entries of .timeidx
+    "I"  # CRC-32C of everything before
+)
+assert _SLOT.size == 68
+_SLOT_SPACING = 512
+_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One valid slot of a mark."""
+
+    leader_epoch: int
+    sequence: int
+    base: int
+    position: int
+    next_offset: int
+    log_start_offset: int
+    index_entries: int
+    time_index_entries: int
+    index_crc32c: int
+    time_index_crc32c: int
+
+
+def check_mark(tally: Tally, path: str, data: bytes) -> list[Slot]:
+    """Return the valid slots, the newest first; write down what cannot come from a power cut.
+
+    One slot that is not valid is: a write of it was cut short, and the other one was synced before.
+    """
+    tally.bytes += min(len(data), _SLOTS * _SLOT_SPACING)
+    slots = []
+    for start in range(0, _SLOTS * _SLOT_SPACING, _SLOT_SPACING):
+        area = data[start : start + _SLOT_SPACING]
+        slot = _slot_of(area)
+        if slot is not None:
+            slots.append(slot)
+        if area[_SLOT.size if slot is not None else 0 :].strip(b"\0"):
+            found = "other bytes after it" if slot is not None else "neither"
+            tally.add("note", path, start, expected="a slot, or zeros", found=found, what="slot")
+    if len(data) > _SLOTS * _SLOT_SPACING:
+        tally.add(
+            "note", path, 1024, expected="1024 bytes", found=f"{len(data)} bytes", what="size of the mark"
+        )
+    slots.sort(key=lambda slot: slot.sequence, reverse=True)
+    if not slots:
+        tally.add("corruption", path, 0, expected="at least one valid slot", found="none", what="mark")
+    elif len(slots) == _SLOTS:
+        _check_slots_in_order(tally, path, *slots)
+    return slots
+
+
+def _slot_of(area: bytes) -> Slot | None:
+    if len(area) < _SLOT.size:
+        return None
+    magic, *fields, crc = _SLOT.unpack_from(area)
+    if magic != b"CWMK" or crc != google_crc32c.value(area[: _SLOT.size - 4]):
+        return None
+    return Slot(*fields)
+
+
+def _check_slots_in_order(tally: Tally, path: str, newer: Slot, older: Slot) -> None:
+    """Check that the mark moved forward: in epochs, and within one in segments, positions and offsets."""
+    if newer.sequence == older.sequence:
+        what = "sequence of the slots"
+        tally.add("corruption", path, 8, expected="two different ones", found=newer.sequence, what=what)
+    place = (newer.leader_epoch, newer.base, newer.position, newer.next_offset)
+    before = (older.leader_epoch, older.base, older.position, older.next_offset)
+    offsets_fall = newer.leader_epoch == older.leader_epoch and newer.next_offset < older.next_offset
+    if place < before or offsets_fall or newer.log_start_offset < older.log_start_offset:
+        tally.add("corruption", path, None, expected=f"no less than {older}", found=newer, what="newer slot")
+
+
+def read_bytes(tally: Tally, files: Files, path: str) -> bytes | None:
+    """Return the content of a small file, or None after writing down why it could not be read."""
+    tally.show_progress(path, 0)
+    try:
+        return read_file(files, path)
+    except OSError as error:
+        tally.add_unreadable(path, error)
+        return None

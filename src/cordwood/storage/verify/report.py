@@ -1,0 +1,155 @@
+"""What a verification found and how much it checked."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cordwood.errors import FrameError
+
+Severity: TypeAlias = Literal["corruption", "invalid", "index", "note"]
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called with a path and a position as each window of a file is about to be read."""
+
+# The file may be whole; it is this process that may not, or cannot now, look at it.
+_OURS = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be, or that an operator may want to know.
+
+    ``corruption``: bytes that were once synced are missing or wrong, or authoritative files contradict
+    each other. ``invalid``: the bytes are as they were written, but say what cannot be accepted (records
+    that contradict their batch's header under a right checksum, a newer format), or may not be read.
+    ``index``: a derived file differs from the log and can be rebuilt. ``note``: expected after a crash or
+    beside a live writer, such as a torn tail.
+
+    ``position`` is in bytes from the start of the file, None where the finding is about all of it.
+    """
+
+    severity: Severity
+    path: str
+    position: int | None
+    expected: str
+    found: str
+    what: str
+
+    def __str__(self) -> str:
+        place = self.path if self.position is None else f"{self.path} at byte {self.position}"
+        return f"{self.severity}: {place}: {self.what}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """How much was checked, and every finding in the order of the walk.
+
+    ``bytes`` counts what was judged: logs up to their mark, indexes, metadata. What lies past a mark is
+    not judged; ``frames_unmarked`` counts the whole frames there.
+    """
+
+    topics: int
+    partitions: int
+    segments: int
+    frames: int
+    records: int
+    bytes: int
+    frames_unmarked: int
+    findings: tuple[Finding, ...]
+
+    def count(self, severity: Severity) -> int:
+        """Return how many findings are of this severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether any finding is corruption."""
+        return self.count("corruption") > 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether there is nothing beyond notes."""
+        return self.count("note") == len(self.findings)
+
+
+class Tally:
+    """What a walk has found and counted so far. Not for concurrent use."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress
+        self.findings: list[Finding] = []
+        self.topics = 0
+        self.partitions = 0
+        self.segments = 0
+        self.frames = 0
+        self.records = 0
+        self.bytes = 0
+        self.frames_unmarked = 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing beyond notes was found."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    def add(
+        self,
+        severity: Severity,
+        path: str,
+        position: int | None,
+        *,
+        expected: object,
+        found: object,
+        what: str,
+    ) -> None:
+        """Write down one finding."""
+        self.findings.append(Finding(severity, path, position, str(expected), str(found), what))
+
+    def add_error(self, severity: Severity, path: str, error: FrameError) -> None:
+        """Write down what *error* says; its position counts from the start of the file."""
+        self.add(severity, path, error.position, expected=error.expected, found=error.found, what=error.what)
+
+    def add_unreadable(self, path: str, error: OSError, severity: Severity = "corruption") -> None:
+        """Write down that the operating system would not give us the file, or part of it."""
+        kind: Severity = "invalid" if error.errno in _OURS and severity == "corruption" else severity
+        found = error.strerror or str(error)
+        self.add(kind, path, None, expected="a file that can be read", found=found, what="unreadable")
+
+    @contextlib.contextmanager
+    def reading(self, path: str, severity: Severity = "corruption") -> Iterator[None]:
+        """Turn an OSError of the block into a finding about *path*."""
+        try:
+            yield
+        except OSError as error:
+            self.add_unreadable(path, error, severity)
+
+    def show_progress(self, path: str, position: int) -> None:
+        """Tell whoever waits where the walk is."""
+        if self.progress is not None:
+            self.progress(path, position)
+
+    def absorb(self, other: Tally) -> None:
+        """Add all that *other* found and counted."""
+        self.findings += other.findings
+        self.topics += other.topics
+        self.partitions += other.partitions
+        self.segments += other.segments
+        self.frames += other.frames
+        self.records += other.records
+        self.bytes += other.bytes
+        self.frames_unmarked += other.frames_unmarked
+
+    def report(self) -> VerifyReport:
+        """Return everything so far as a report."""
+        return VerifyReport(
+            topics=self.topics,
+            partitions=self.partitions,
+            segments=self.segments,
+            frames=self.frames,
+            records=self.records,
+            bytes=self.bytes,
+            frames_unmarked=self.frames_unmarked,
+            findings=tuple(self.findings),
+        )
