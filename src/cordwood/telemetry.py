@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -180,6 +180,14 @@ class Telemetry:
                 state = observed[key] = _Observed(metric)
             state.counts[bucket] += 1
             state.sum += value
+
+    def observe_all(self, metric: Histogram, values: Sequence[float]) -> None:
+        """Count many values into a histogram without labels at once, for paths where each call counts."""
+        state = self._observed[metric][()]
+        with self._lock:
+            for value in values:
+                state.counts[bisect_left(metric.buckets, value)] += 1
+            state.sum += sum(values)
 
     def collect(self) -> Iterator[Sample]:
         """Yield every number, as all of them were at one moment: that of the first step."""

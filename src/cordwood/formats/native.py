@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
@@ -11,10 +12,11 @@ from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
 from cordwood.formats.format import Ending, Facts, Row
 from cordwood.kernels import HEADER_SIZE, Buffer, HeaderColumn, Stop
 from cordwood.kernels.layout import LENGTH_OVERHEAD
-from cordwood.kernels.reference import HEADER
 from cordwood.records import Record
 
 _MAGIC_AT = 16
+#: Base offset, last offset delta and max timestamp, where they stand in a header.
+_FACTS = struct.Struct(">q15xi8xq")
 _ENDINGS = {Stop.END: Ending.END, Stop.SHORT: Ending.SHORT, Stop.ZEROS: Ending.ZEROS}
 
 
@@ -148,7 +150,7 @@ class BatchFormat:
 
     def facts(self, frame: Buffer) -> Facts:
         """Return what the header of a whole, valid batch says."""
-        offset, _, _, _, _, _, last_delta, _, max_timestamp, *_ = HEADER.unpack_from(frame)
+        offset, last_delta, max_timestamp = _FACTS.unpack_from(frame)
         return Facts(offset, offset + last_delta + 1, max_timestamp)
 
     def decode(self, buffer: Buffer, position: int) -> list[Record]:

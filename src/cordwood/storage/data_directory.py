@@ -66,6 +66,7 @@ class Opening:
     node_name: str
     config: BrokerConfig
     create: bool = True
+    mapped: bool = True
 
 
 class DataDirectory:
@@ -114,9 +115,8 @@ class DataDirectory:
             self.identity = identity.read_identity(files, self.path)
             self._catalogue = Catalogue.open(files, self.path)
         self._clean = not first_boot and identity.was_closed_cleanly(files, self.path)
-        self._around = Surroundings(
-            files, OpenFiles(files), opening.clock, opening.telemetry, self._before_change
-        )
+        open_files = OpenFiles(files, mapped=opening.mapped)
+        self._around = Surroundings(files, open_files, opening.clock, opening.telemetry, self._before_change)
         if not self._clean and not first_boot:
             self._recover_all()
 

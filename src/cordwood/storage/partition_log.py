@@ -41,6 +41,7 @@ from cordwood.storage.partition_state import (
 from cordwood.storage.reading import checked_sha256
 from cordwood.storage.segment import (
     ActiveSegment,
+    SealedSegment,
     Segment,
     segments_directory,
 )
@@ -58,6 +59,8 @@ from cordwood.telemetry import (
 
 MARK_SYNC_BYTES = 64 << 20
 MARK_SYNC_NS = 1_000_000_000
+#: Appends are counted here and passed on to telemetry this many at a time, or when the log is closed.
+REPORT_EVERY = 32
 
 
 class Appended(NamedTuple):
@@ -119,6 +122,10 @@ class PartitionLog:
         self._commit = GroupCommit(active.next_offset)
         self._failure: LogFailed | None = None
         self._closed = False
+        self._durable = config.sync.durable
+        self._unreported: list[float] = []
+        self._unreported_records = 0
+        self._unreported_bytes = 0
         self._last_assigned_ms = active.times.largest
         self._mark_synced = (active.store.end, around.clock.monotonic_ns())
         around.telemetry.add(SEGMENTS, len(sealed) + 1)
@@ -205,13 +212,26 @@ class PartitionLog:
             if self._active.opened_ms < 0:
                 self._active.opened_ms = now_ms
             self._end = self._end_of(self._active)
-            if not self.config.sync.durable:
+            if not self._durable:
                 self._show(self._end)
-        telemetry = self._around.telemetry
-        telemetry.add(APPENDED_RECORDS, facts.next_offset - base)
-        telemetry.add(APPENDED_BYTES, len(frame))
-        telemetry.observe(APPEND_SECONDS, (clock.monotonic_ns() - started) / 1e9)
+            self._note_append(facts.next_offset - base, len(frame), clock.monotonic_ns() - started)
         return Appended(base, facts.next_offset)
+
+    def _note_append(self, records: int, size: int, nanoseconds: int) -> None:
+        """Count an append, with the append lock held; the numbers are passed on in batches."""
+        self._unreported.append(nanoseconds / 1e9)
+        self._unreported_records += records
+        self._unreported_bytes += size
+        if len(self._unreported) >= REPORT_EVERY:
+            self._report_appends()
+
+    def _report_appends(self) -> None:
+        telemetry = self._around.telemetry
+        seconds, self._unreported = self._unreported, []
+        telemetry.observe_all(APPEND_SECONDS, seconds)
+        telemetry.add(APPENDED_RECORDS, self._unreported_records)
+        telemetry.add(APPENDED_BYTES, self._unreported_bytes)
+        self._unreported_records = self._unreported_bytes = 0
 
     def commit(self, offset: int | None = None) -> None:
         """Return once everything below *offset* (None: everything appended) is durable.
@@ -278,8 +298,11 @@ class PartitionLog:
     def _show(self, end: End) -> None:
         """Let readers see up to *end*. Never goes back."""
         with self._view_lock:
-            if end.next_offset > self._view.high_watermark:
-                self._view = self._view._replace(position=end.position, high_watermark=end.next_offset)
+            view = self._view
+            if end.next_offset > view.high_watermark:
+                self._view = View(
+                    view.state, view.segments, end.position, end.next_offset, view.frame_size_max
+                )
 
     # --- rolling ----------------------------------------------------------------------------------
 
@@ -288,7 +311,8 @@ class PartitionLog:
         if active.store.end == 0:
             return False
         full = active.store.end + size > config.segment_bytes
-        index_full = max(len(active.index), len(active.times)) * 16 + 16 > config.segment_index_bytes
+        index_size = max(len(active.index.entries), len(active.times.entries))
+        index_full = index_size + 16 > config.segment_index_bytes
         old = now_ms - active.opened_ms >= config.segment_ms
         return full or index_full or old
 
@@ -322,7 +346,7 @@ class PartitionLog:
                 write_state(files, self.directory, state)
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
-            sealed = Segment(self._around.open_files, self.directory, info, self._format)
+            sealed = SealedSegment(self._around.open_files, self.directory, info, self._format)
             sealed.use_indexes(active.index, active.times)
             sealed.checked = active.checked
             interval = state.index_interval_bytes
@@ -498,6 +522,7 @@ class PartitionLog:
             if self._closed:
                 return
             self._closed = True
+            self._report_appends()
             try:
                 if self._failure is None:
                     self._active.store.trim()
@@ -531,7 +556,8 @@ class PartitionLog:
     # --- when things break ------------------------------------------------------------------------
 
     def _end_of(self, active: ActiveSegment) -> End:
-        return End(active, active.store.end, active.next_offset, len(active.index), len(active.times))
+        index_entries, time_entries = len(active.index.entries) >> 4, len(active.times.entries) >> 4
+        return End(active, active.store.end, active.next_offset, index_entries, time_entries)
 
     def _check(self) -> None:
         if self._closed:

@@ -36,27 +36,27 @@ class _Descriptor:
     free the number, which the system would give to the next open and the reader would read from.
     """
 
-    __slots__ = ("_close", "_number", "_path")
+    __slots__ = ("_close", "_path", "number")
 
     def __init__(self, path: str, flags: int) -> None:
         # Kept here because at interpreter exit the os module may be gone before this object.
         self._close = os.close
         self._path = path
-        self._number = -1
-        self._number = os.open(path, flags, 0o644)
+        self.number = -1
+        self.number = os.open(path, flags, 0o644)
 
     def __enter__(self) -> int:
-        return self._number
+        return self.number
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = self._path
 
     def __del__(self) -> None:
-        if self._number >= 0:
+        if self.number >= 0:
             # What was synced is safe and nothing else was promised, so there is no one to tell.
             with contextlib.suppress(OSError):
-                self._close(self._number)
+                self._close(self.number)
 
 
 class _PosixFile:
@@ -87,10 +87,19 @@ class _PosixFile:
         return descriptor
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        with self._writing() as number:
+        descriptor = self._writing()
+        try:
             _refuse_negative(position)
-            # macOS calls a write of nothing an error.
-            return os.pwritev(number, buffers[:BUFFERS_PER_WRITE_MAX], position) if buffers else 0
+            if not buffers:
+                # macOS calls a write of nothing an error.
+                return 0
+            if len(buffers) == 1:
+                return os.pwrite(descriptor.number, buffers[0], position)
+            return os.pwritev(descriptor.number, buffers[:BUFFERS_PER_WRITE_MAX], position)
+        except OSError as error:
+            # Without the context manager: this is the call of every append.
+            error.filename = self._path
+            raise
 
     def read_at(self, position: int, size: int) -> bytes:
         with self._reading() as number:

@@ -7,31 +7,61 @@ that goes away underneath, or an end that moved back, is looked up once more; th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import TypeVar
-
-import msgspec
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, UnknownTopic
+from cordwood.index.sparse import SparseIndex
+from cordwood.index.time import TimeIndex
 from cordwood.storage import identity
 from cordwood.storage.catalogue import TopicEntry, read_catalogue, topics_of
 from cordwood.storage.data_directory import FORMATS, partition_directory
 from cordwood.storage.files import Files
-from cordwood.storage.mark import read_marks
+from cordwood.storage.mark import Mark, read_marks
 from cordwood.storage.partition_state import (
-    PartitionState,
     SealedInfo,
     mark_path,
     new_state,
     read_state,
     state_path,
 )
+from cordwood.storage.reading import Bounds, walk_frames
 from cordwood.storage.recovery import newest_mark, synced_bound
-from cordwood.storage.segment import OpenFiles, Segment
+from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched
 from cordwood.storage.view import Fetched, View
 
 Result = TypeVar("Result")
 _SETTLING_TRIES = 8
+
+
+class FollowedSegment(Segment):
+    """The active segment as a reader beside its writer sees it: each mark lets it see further."""
+
+    _walked: tuple[int, int] | None = None
+
+    def begin(self, mark: Mark | None) -> None:
+        """Take the index entries that the mark vouches for, once, so that little is left to walk."""
+        if self._walked is not None or mark is None or mark.base != self.base:
+            return
+        indexes = load_vouched(self.open_files.files, self.directory, mark, self.info.index_interval_bytes)
+        if indexes is not None:
+            self.use_indexes(*indexes)
+            self._walked = indexes[0].last()
+
+    def catch_up(self, bounds: Bounds) -> None:
+        """Extend the indexes over what was published since the last call.
+
+        Damage on the way is not reported here: reading what is damaged does that.
+        """
+        if self._walked is None:
+            self.use_indexes(SparseIndex(self.info.index_interval_bytes), TimeIndex())
+            self._walked = (self.base, 0)
+        indexes = self.indexes()
+        assert indexes is not None
+        if self._walked[1] < bounds.end:
+            walk_frames(self, bounds, *indexes, self._walked)
+            self._walked = (bounds.next_offset, bounds.end)
 
 
 class ReadOnlyPartition:
@@ -43,7 +73,8 @@ class ReadOnlyPartition:
         self._entry = entry
         self._format = FORMATS[topic_config(entry.config).format]
         self._frame_size_max = frame_size_max
-        self._known: dict[tuple[int, SealedInfo], Segment] = {}
+        self._guard = Lock()
+        self._known: dict[tuple[type[Segment], int, int], Segment] = {}
 
     @property
     def log_start_offset(self) -> int:
@@ -73,13 +104,21 @@ class ReadOnlyPartition:
     def _looked_up(self, call: Callable[[View], Result]) -> Result:
         view = self._view()
         try:
-            return call(view)
+            return call(self._indexed(view))
         except CorruptRange:
             # The segment may have been removed or cut since the view was taken.
             now = self._view()
             if now.state == view.state and now.position == view.position:
                 raise
-            return call(now)
+            return call(self._indexed(now))
+
+    def _indexed(self, view: View) -> View:
+        """Return *view* once the index of its last segment reaches to its end, which moves with the mark."""
+        last = view.segments[-1]
+        assert isinstance(last, FollowedSegment)
+        with self._guard:
+            last.catch_up(view.bounds(len(view.segments) - 1))
+        return view
 
     def _view(self) -> View:
         """Return what is published now, or nothing yet where the writer has not made the partition."""
@@ -100,23 +139,31 @@ class ReadOnlyPartition:
             bound.next_offset,
             index_interval_bytes=state.index_interval_bytes,
         )
-        segments = tuple(self._segment(state, info) for info in (*state.sealed, active))
+        with self._guard:
+            epoch = state.leader_epoch
+            sealed = [self._segment(SealedSegment, info, epoch) for info in state.sealed]
+            last = self._segment(FollowedSegment, active, epoch)
+            assert isinstance(last, FollowedSegment)
+            last.begin(mark)
+            segments = (*sealed, last)
+            self._known = {key: segment for key, segment in self._known.items() if segment in segments}
         return View(state, segments, bound.position, bound.next_offset, self._frame_size_max)
 
-    def _nothing_yet(self) -> View:
-        state = new_state(self._entry.name, self._entry.id, 0, initial_offset=0, index_interval_bytes=4096)
-        info = SealedInfo(0, 0, 0)
-        return View(state, (self._segment(state, info),), 0, 0, self._frame_size_max)
-
-    def _segment(self, state: PartitionState, info: SealedInfo) -> Segment:
-        """Return the segment, the same object for as long as nothing is said to have changed about it."""
-        key = (state.leader_epoch, msgspec.structs.replace(info, sha256=None))
-        if key not in self._known:
-            segment = Segment(self._open_files, self._directory, info, self._format)
+    def _segment(self, kind: type[Segment], info: SealedInfo, epoch: int) -> Segment:
+        """Return the segment, the same object for as long as its file is the same."""
+        key = (kind, info.base, epoch)
+        segment = self._known.get(key)
+        if segment is None:
+            segment = self._known[key] = kind(self._open_files, self._directory, info, self._format)
             self._open_files.forget(segment.path)
-            self._known = {k: s for k, s in self._known.items() if k[1].base != info.base}
-            self._known[key] = segment
-        return self._known[key]
+        segment.info = info
+        return segment
+
+    def _nothing_yet(self) -> View:
+        entry = self._entry
+        state = new_state(entry.name, entry.id, 0, initial_offset=0, index_interval_bytes=4096)
+        nothing = FollowedSegment(self._open_files, self._directory, SealedInfo(0, 0, 0), self._format)
+        return View(state, (nothing,), 0, 0, self._frame_size_max)
 
 
 class ReadOnlyDirectory:
@@ -135,7 +182,7 @@ class ReadOnlyDirectory:
         self.identity = identity.read_identity(files, path)
         self._files = files
         self._config = config
-        self._open_files = OpenFiles(files)
+        self._open_files = OpenFiles(files, mapped=True)
         self._partitions: dict[tuple[str, int], ReadOnlyPartition] = {}
         self._closed = False
 

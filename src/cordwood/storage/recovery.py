@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
-import google_crc32c
-
 from cordwood.config import TopicConfig
 from cordwood.errors import MetadataDamaged
 from cordwood.formats.format import Ending, Format, FrameTable
@@ -42,7 +40,9 @@ from cordwood.storage.reading import note_frames, walk_frames
 from cordwood.storage.segment import (
     ActiveSegment,
     Flushed,
+    SealedSegment,
     Segment,
+    load_vouched,
     segment_path,
     segments_directory,
 )
@@ -146,7 +146,9 @@ def open_partition(
     mark = newest_mark(state, marks, directory)
     if mark is not None and mark.log_start_offset > state.log_start_offset:
         raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
-    sealed = tuple(Segment(around.open_files, directory, info, format_) for info in state.sealed)
+    sealed: tuple[Segment, ...] = tuple(
+        SealedSegment(around.open_files, directory, info, format_) for info in state.sealed
+    )
     recovery = _Recovery(around, directory, quarantine, config, format_, state, mark, report)
     active = recovery.recover_active()
     if recovery.lost is not None:
@@ -286,22 +288,14 @@ class _Recovery:
         The entries the mark vouches for are taken; what lies between them and the bound is scanned.
         """
         mark, interval = self.mark, self.state.index_interval_bytes
-        files = self.around.files
         if bound.position == 0:
             return SparseIndex(interval), TimeIndex(), None
         if mark is not None and mark.base == bound.base:
-            try:
-                entries = read_file(files, segment_path(self.directory, bound.base, "idx"))
-                times = read_file(files, segment_path(self.directory, bound.base, "timeidx"))
-            except FileNotFoundError:
-                entries = times = b""
-            entries, times = entries[: mark.index_entries * 16], times[: mark.time_index_entries * 16]
-            crcs = (google_crc32c.value(entries), google_crc32c.value(times))
-            if crcs == (mark.index_crc, mark.time_index_crc):
-                index, time_index = SparseIndex(interval, entries), TimeIndex(times)
-                self._catch_up(index, time_index, bound)
-                flushed = Flushed(mark.index_entries, mark.time_index_entries, *crcs)
-                return index, time_index, flushed
+            vouched = load_vouched(self.around.files, self.directory, mark, interval)
+            if vouched is not None:
+                self._catch_up(*vouched, bound)
+                entries = (mark.index_entries, mark.time_index_entries)
+                return *vouched, Flushed(*entries, mark.index_crc, mark.time_index_crc)
             self.around.telemetry.add(INDEX_CORRUPTIONS_DETECTED)
         self.around.telemetry.add(INDEX_REBUILDS)
         self.report = replace(self.report, indexes_rebuilt=True)

@@ -15,6 +15,7 @@ from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
 from cordwood.storage.files import File, Files, join, parent, read_file, write_atomically
+from cordwood.storage.mark import Mark
 from cordwood.storage.partition_state import SealedInfo
 from cordwood.storage.store import Store
 
@@ -58,30 +59,40 @@ class CheckedRanges:
 
 
 class OpenFiles:
-    """Files open to read, at most *limit* of them; the one used longest ago goes first.
+    """Files and maps open to read, at most *limit* of them; the one used longest ago goes first.
 
-    A file that was let go is closed when its last reader is done with it. Callable from any thread.
+    What was let go is closed when its last reader is done with it. *mapped* says whether sealed
+    segments are mapped: no copy, but a device that fails to read then ends the process, so it is for
+    embedded use and local scans. Callable from any thread.
     """
 
-    def __init__(self, files: Files, limit: int = 256) -> None:
+    def __init__(self, files: Files, *, mapped: bool, limit: int = 256) -> None:
         self.files = files
+        self.mapped = mapped
         self._limit = limit
-        self._open: OrderedDict[str, File] = OrderedDict()
+        self._open: OrderedDict[str, File | memoryview] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, path: str) -> File:
-        """Return *path*, opened to read."""
+    def read_at(self, path: str, position: int, size: int, *, sealed: bool) -> Buffer:
+        """Return up to *size* bytes from *position*; only a *sealed* file is ever mapped."""
+        found = self._get(path, mapped=sealed and self.mapped)
+        if isinstance(found, memoryview):
+            return found[position : position + size]
+        return found.read_at(position, size)
+
+    def _get(self, path: str, *, mapped: bool) -> File | memoryview:
         with self._lock:
-            file = self._open.get(path)
-            if file is not None:
+            found = self._open.get(path)
+            if found is not None:
                 self._open.move_to_end(path)
-                return file
+                return found
         file = self.files.open(path, "read")
+        opened = file.map() if mapped else file
         with self._lock:
-            self._open[path] = file
+            self._open[path] = opened
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
-        return file
+        return opened
 
     def forget(self, path: str) -> None:
         """Let go of *path*: its name now means another file, or none."""
@@ -93,7 +104,7 @@ class OpenFiles:
 
 
 class Segment:
-    """What reading needs of any segment; sealed ones are this and nothing more.
+    """What reading needs of any segment whose end is known.
 
     Indexes are loaded on first use and kept. ``info`` is what `partition.json` says of the segment.
     """
@@ -115,7 +126,7 @@ class Segment:
 
     def read_at(self, position: int, size: int) -> Buffer:
         """Return up to *size* bytes from *position*."""
-        return self.open_files.get(self.path).read_at(position, size)
+        return self.open_files.read_at(self.path, position, size, sealed=False)
 
     def indexes(self) -> tuple[SparseIndex, TimeIndex] | None:
         """Return both indexes, or None where one is missing or not as it was sealed: rebuild it."""
@@ -136,6 +147,14 @@ class Segment:
     def use_indexes(self, index: SparseIndex, times: TimeIndex) -> None:
         """Take *index* and *times* for the indexes of this segment from now on."""
         self._index, self._times = index, times
+
+
+class SealedSegment(Segment):
+    """A segment that changes no more."""
+
+    def read_at(self, position: int, size: int) -> Buffer:
+        """Return up to *size* bytes from *position*, mapped where that is wanted."""
+        return self.open_files.read_at(self.path, position, size, sealed=True)
 
 
 class Flushed(NamedTuple):
@@ -225,6 +244,21 @@ class ActiveSegment(Segment):
             index_crc32c=self.flushed.index_crc,
             time_index_crc32c=self.flushed.time_crc,
         )
+
+
+def load_vouched(
+    files: Files, directory: str, mark: Mark, interval_bytes: int
+) -> tuple[SparseIndex, TimeIndex] | None:
+    """Return the index entries of the active segment that *mark* vouches for, None if they are not there."""
+    try:
+        entries = read_file(files, segment_path(directory, mark.base, "idx"))
+        times = read_file(files, segment_path(directory, mark.base, "timeidx"))
+    except FileNotFoundError:
+        entries = times = b""
+    entries, times = entries[: mark.index_entries * 16], times[: mark.time_index_entries * 16]
+    if (google_crc32c.value(entries), google_crc32c.value(times)) != (mark.index_crc, mark.time_index_crc):
+        return None
+    return SparseIndex(interval_bytes, entries), TimeIndex(times)
 
 
 def write_indexes(segment: Segment, index: SparseIndex, times: TimeIndex) -> None:
