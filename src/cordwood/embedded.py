@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -24,14 +25,16 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.records import Header, OffsetRange, Record
+from cordwood.scan import Readable, Scan, check_columns
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
 from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.partition_log import PartitionLog, TruncationReport
+from cordwood.storage.partition_log import Appended, PartitionLog, TruncationReport
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.recovery import RecoveryReport
+from cordwood.storage.store import as_storage_error
 from cordwood.telemetry import Telemetry
 
 READ_BYTES = 1 << 20
@@ -70,7 +73,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         files = MemoryFiles() if os.fspath(path) == ":memory:" else PosixFiles()
     data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(path)
     if read_only:
-        return Log(ReadOnlyDirectory(files, data, config))
+        return Log(_opened(lambda: ReadOnlyDirectory(files, data, config), data))
     opening = Opening(
         files=files,
         path=data,
@@ -82,7 +85,15 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         create=create,
         config=config,
     )
-    return Log(DataDirectory(opening))
+    return Log(_opened(lambda: DataDirectory(opening), data))
+
+
+def _opened(make: Callable[[], DataDirectory | ReadOnlyDirectory], data: str) -> Any:
+    """Return what *make* opens; what the operating system refuses becomes an error of ours."""
+    try:
+        return make()
+    except OSError as error:
+        raise as_storage_error(error, f"opening {data}") from error
 
 
 def _broker_config(sync: str | None) -> BrokerConfig:
@@ -102,6 +113,7 @@ class Log:
     def __init__(self, directory: DataDirectory | ReadOnlyDirectory) -> None:
         self._directory = directory
         self._flushers: dict[int, _Flusher] = {}
+        self._flushers_guard = Lock()
 
     def __enter__(self) -> Log:
         return self
@@ -143,9 +155,38 @@ class Log:
             _check_as_stored(entry, partitions, config or {}, self._directory)
         return Topic(self, entry)
 
+    def scan(
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        columns: Sequence[str] | None = None,
+        since: int | None = None,
+        until: int | None = None,
+    ) -> Scan:
+        """Return the records of *topic* as columns for pyarrow, pandas, polars and DuckDB, read lazily.
+
+        One *partition* or all of them; offsets from *start* up to *stop*, of every partition scanned;
+        timestamps (milliseconds) from *since* up to *until*; *columns* out of key, value, topic,
+        partition, offset, timestamp, timestampType and headers, all but headers by default.
+
+        Raises:
+            UnknownTopic: If there is no such topic or partition.
+            RecordRefused: If a column does not exist.
+            OffsetOutOfRange: When reading, if *start* is outside of what a partition holds.
+        """
+        entry = self._directory.topics.get(topic)
+        if entry is None:
+            raise UnknownTopic(f"there is no topic {topic}")
+        numbers = range(entry.partitions) if partition is None else [partition]
+        partitions = {number: self._readable(topic, number) for number in numbers}
+        return Scan(topic, partitions, start, stop, check_columns(columns), since, until)
+
     def maintain(self) -> dict[str, int]:
         """Run one pass of background work now and return what it did: segments hashed."""
-        hashed = sum(log.hash_sealed() for log in self._writable().open_partitions())
+        hashed = sum(log.hash_sealed() for log in self._writable().all_partitions())
         return {"segments_hashed": hashed}
 
     def close(self) -> None:
@@ -154,9 +195,10 @@ class Log:
         Raises:
             LogFailed: If a partition failed, now or before.
         """
-        for flusher in self._flushers.values():
+        with self._flushers_guard:
+            flushers, self._flushers = self._flushers, {}
+        for flusher in flushers.values():
             flusher.stop()
-        self._flushers.clear()
         self._directory.close()
 
     def _writable(self, otherwise: str = "the log is open to read only") -> DataDirectory:
@@ -164,11 +206,17 @@ class Log:
             return self._directory
         raise UnknownTopic(otherwise) if otherwise.startswith("there is no") else LogClosed(otherwise)
 
+    def _readable(self, topic: str, partition: int) -> Readable:
+        """Return what there is to read of a partition."""
+        return self._directory.readable(topic, partition)
+
     def _flush_within(self, milliseconds: int) -> None:
         """Start the thread that keeps the promise of ``ms:T``, once per T."""
         if milliseconds not in self._flushers:
-            directory = self._writable()
-            self._flushers[milliseconds] = _Flusher(milliseconds, directory.open_partitions)
+            with self._flushers_guard:
+                if milliseconds not in self._flushers:
+                    partitions = self._writable().open_partitions
+                    self._flushers[milliseconds] = _Flusher(milliseconds, partitions)
 
 
 def _check_as_stored(
@@ -230,8 +278,10 @@ class Topic:
 
         Returns placements in the order of the rows. Each frame is stored whole or not at all.
         """
+        rows = list(rows)
+        if not rows:
+            return []
         if partition is not None:
-            rows = list(rows)
             base = self._append(partition, rows, None)
             return [Placement(partition, base + i) for i in range(len(rows))]
         shares: dict[int, list[Row]] = {}
@@ -246,14 +296,48 @@ class Topic:
         bases = {where: self._append(where, share, None) for where, share in shares.items()}
         return [Placement(where, bases[where] + i) for where, i in places]
 
+    def append_stream(
+        self,
+        chunks: Iterable[bytes],
+        *,
+        key: bytes | None = None,
+        headers: Iterable[Header] = (),
+        max_bytes: int | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        expected_offset: int | None = None,
+    ) -> Placement:
+        """Append one record whose value comes in *chunks*, in constant memory, all or nothing.
+
+        Other appends do not wait for the stream. It may be as long as the segment has room left, and half
+        a segment more; *max_bytes* and ``max.message.bytes`` limit it further.
+
+        Raises:
+            StreamTooLong: The stream went on past its limit. Nothing was stored.
+            Whatever *chunks* raises: nothing was stored.
+        """
+        where = self._partition_for(key) if partition is None else partition
+        log = self._writable(where)
+        limit = log.stream_bytes_max() if max_bytes is None else min(max_bytes, log.stream_bytes_max())
+        spooled = self._log._writable().spool(str(uuid.uuid4()), chunks, limit)
+        try:
+            appended = log.append_stream(key, headers, timestamp, spooled, expected_offset)
+        finally:
+            spooled.close()
+        self._settle(log, appended)
+        return Placement(where, appended.base_offset)
+
     def _append(self, partition: int, rows: Sequence[Row], expected_offset: int | None) -> int:
         log = self._writable(partition)
         appended = log.append(rows, expected_offset)
+        self._settle(log, appended)
+        return appended.base_offset
+
+    def _settle(self, log: PartitionLog, appended: Appended) -> None:
         if log.config.sync.mode == "ms":
             self._log._flush_within(log.config.sync.amount)
         else:
             log.settle(appended)
-        return appended.base_offset
 
     def _partition_for(self, key: bytes | None) -> int:
         if key is None:
@@ -264,46 +348,64 @@ class Topic:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, partition: int = 0, start: int = 0, stop: int | None = None) -> Iterator[Record]:
+    def read(
+        self,
+        partition: int = 0,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        since: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[Record]:
         """Return the records from *start* up to *stop*, or to the high watermark as it is now.
 
-        A start in a gap begins at the next record; a start at the high watermark gives nothing.
+        *start* is the log start if not given, *since* the first record at or after a time (milliseconds)
+        instead. With *follow* the iteration does not end: it waits for records to come, until *stop* or
+        until the log is closed. A start in a gap begins at the next record; one at the high watermark
+        gives nothing.
 
         Raises:
             OffsetOutOfRange: If *start* is below the log start or above the high watermark.
             CorruptRange: While reading, where records are not what was written.
         """
-        log = self._log._directory.partition(self.name, partition)
-        end = log.high_watermark
-        if not log.log_start_offset <= start <= end:
-            raise OffsetOutOfRange(start, log.log_start_offset, end)
+        log = self._log._readable(self.name, partition)
+        low, end = log.log_start_offset, log.high_watermark
+        if since is not None:
+            found = log.offset_at(since)
+            start = end if found is None else found[0]
+        elif start is None:
+            start = low
+        if not low <= start <= end:
+            raise OffsetOutOfRange(start, low, end)
+        if follow:
+            return _followed(lambda: self._log._readable(self.name, partition), start, stop)
         return _records(log, start, end if stop is None else min(stop, end))
 
     def offset_at(self, timestamp: int, partition: int = 0) -> int | None:
         """Return the offset of the first record at or after *timestamp* (milliseconds), exactly."""
-        found = self._log._directory.partition(self.name, partition).offset_at(timestamp)
+        found = self._log._readable(self.name, partition).offset_at(timestamp)
         return None if found is None else found[0]
 
     def high_watermark(self, partition: int = 0) -> int:
         """Return the first offset that cannot be read yet."""
-        return self._log._directory.partition(self.name, partition).high_watermark
+        return self._log._readable(self.name, partition).high_watermark
 
     def log_end_offset(self, partition: int = 0) -> int:
         """Return the offset the next record will get."""
-        return self._log._directory.partition(self.name, partition).log_end_offset
+        return self._log._readable(self.name, partition).log_end_offset
 
     def log_start_offset(self, partition: int = 0) -> int:
         """Return the first offset that can be read."""
-        return self._log._directory.partition(self.name, partition).log_start_offset
+        return self._log._readable(self.name, partition).log_start_offset
 
     def offsets(self, partition: int = 0) -> OffsetRange:
         """Return the offsets that can be read now: how many, whether one is among them, how far in."""
-        log = self._log._directory.partition(self.name, partition)
+        log = self._log._readable(self.name, partition)
         return OffsetRange(log.log_start_offset, log.high_watermark)
 
     def size(self, partition: int = 0) -> int:
         """Return the bytes of a partition's segments."""
-        return self._log._directory.partition(self.name, partition).size()
+        return self._log._readable(self.name, partition).size()
 
     # --- cutting ----------------------------------------------------------------------------------
 
@@ -323,7 +425,7 @@ class Topic:
         return self._log._writable().partition(self.name, partition)
 
 
-def _records(log: PartitionLog | ReadOnlyPartition, start: int, stop: int) -> Iterator[Record]:
+def _records(log: Readable, start: int, stop: int) -> Iterator[Record]:
     while start < stop:
         fetched = log.read(start, READ_BYTES)
         for run in fetched.runs:
@@ -334,6 +436,19 @@ def _records(log: PartitionLog | ReadOnlyPartition, start: int, stop: int) -> It
         if fetched.next_offset <= start:
             return
         start = fetched.next_offset
+
+
+def _followed(find: Callable[[], Readable], start: int, stop: int | None) -> Iterator[Record]:
+    """Yield records as they come, waiting for each without asking over and over."""
+    while stop is None or start < stop:
+        try:
+            end = find().wait_beyond(start)
+            end = end if stop is None else min(stop, end)
+            # Found anew, because a partition that was never used has become one that is.
+            yield from _records(find(), start, end)
+        except LogClosed:
+            return
+        start = end
 
 
 class _Flusher:
@@ -348,9 +463,11 @@ class _Flusher:
 
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
-            for log in self._partitions():
-                if log.config.sync.mode == "ms" and log.failure is None:
-                    log.commit_quietly()
+            # Closed, or a forked child: either way there is nothing left to sync here.
+            with contextlib.suppress(LogClosed):
+                for log in self._partitions():
+                    if log.config.sync.mode == "ms" and log.failure is None:
+                        log.commit_quietly()
 
     def stop(self) -> None:
         """End the thread; what is not synced yet is close's work."""

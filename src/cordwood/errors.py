@@ -13,6 +13,7 @@
     │   ├── UnsupportedFrame          a magic, attribute or compression we do not know
     │   └── FrameTooLarge             a batch or its decompressed records exceed the configured limit
     ├── RecordRefused             a record the format or the topic cannot hold; nothing was stored
+    │   └── StreamTooLong             a stream went on past its limit; nothing was stored
     ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
     ├── UnexpectedOffset          an append that was to land elsewhere
     ├── TopicMismatch             an existing topic is not as the caller says
@@ -119,6 +120,14 @@ class RecordRefused(CordwoodError):
     """A record that the format or the topic cannot hold. Nothing was stored."""
 
 
+class StreamTooLong(RecordRefused):
+    """A stream went on past ``max_bytes``. Nothing was stored."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"the stream is longer than {max_bytes} bytes; nothing of it was stored")
+        self.max_bytes = max_bytes
+
+
 class OffsetOutOfRange(CordwoodError):
     """No such offset. ``start`` and ``end`` are the bounds that hold now."""
 
@@ -199,6 +208,10 @@ class CorruptRange(StorageError):
         self.offset = offset
         self.resume_offset = resume_offset
         self.reason = reason
+
+    def resuming_at(self, offset: int) -> CorruptRange:
+        """Return the same finding, with reading to go on at *offset*."""
+        return CorruptRange(self.path, self.position, self.offset, offset, self.reason)
 
 
 class DiskFull(StorageError):

@@ -32,12 +32,10 @@ from cordwood.storage import (
     metadata,
     partition_log,
     partition_state,
-    reading,
     recovery,
     segment,
     store,
     truncation,
-    view,
 )
 from cordwood.storage import (
     files as files_module,
@@ -197,13 +195,8 @@ def an_index_trusted_past_the_end() -> Iterator[None]:
     def reopen_without_rewriting(self: ActiveSegment) -> None:
         self.flushed = Flushed(len(self.index), len(self.times), 0, 0)
 
-    def read_run(segment: Any, offset: int, bounds: Any, max_bytes: int) -> Any:
-        index = (segment.indexes() or reading.build_indexes(segment, bounds, None))[0]
-        return reading._read_from_index(segment, index, offset, bounds, max_bytes)
-
     real = recovery._Recovery._load_indexes
     with (
-        patch.object(view, "read_run", read_run),
         patch.object(recovery._Recovery, "_load_indexes", load_indexes),
         patch.object(ActiveSegment, "rewrite_indexes", reopen_without_rewriting),
     ):

@@ -97,6 +97,7 @@ def test_encoding_rows_gives_the_same_bytes(given_rows: list[Any], now_ms: int, 
         st.tuples(st.none() | st.binary(max_size=3) | st.text(max_size=3), st.none() | st.integers())
         | st.tuples(st.none(), st.binary(max_size=3), st.just([("\ud800", b"")]))
         | st.tuples(st.none(), st.none(), st.just([(b"name", b"")]))
+        | st.tuples(st.none(), st.none(), st.sampled_from([[("name",)], [5], [("a", b"", b"")]]))
         | st.tuples(st.none(), st.none(), st.none(), st.integers() | st.floats(allow_nan=False) | st.text())
         | st.tuples(st.none())
         | rows,

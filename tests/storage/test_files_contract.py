@@ -13,6 +13,7 @@ import pytest
 from support.disks import FaultyFiles, RecordingFiles, fails, image
 
 from cordwood.errors import DirectoryLocked
+from cordwood.storage.direct_files import DirectFiles
 from cordwood.storage.files import (
     BUFFERS_PER_WRITE_MAX,
     File,
@@ -45,6 +46,7 @@ class Disk:
 
 IMPLEMENTATIONS: dict[str, tuple[Callable[[], Files], bool]] = {
     "posix": (PosixFiles, True),
+    "direct": (DirectFiles, True),
     "memory": (MemoryFiles, False),
     "recording over posix": (lambda: RecordingFiles(PosixFiles()), True),
     "recording over memory": (lambda: RecordingFiles(MemoryFiles()), False),
@@ -56,6 +58,14 @@ IMPLEMENTATIONS: dict[str, tuple[Callable[[], Files], bool]] = {
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     make, on_a_real_disk = IMPLEMENTATIONS[request.param]
     files = make()
+    if request.param == "direct":
+        try:
+            files.open(str(tmp_path / "probe"), "create").close()
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                pytest.skip(f"direct: no direct I/O at {tmp_path}")
+            raise
+        files.unlink(str(tmp_path / "probe"))
     if on_a_real_disk:
         return Disk(files, str(tmp_path))
     files.make_directories("/data")

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import FrameError
-from cordwood.kernels import Buffer
-from cordwood.records import Record
+from cordwood.kernels import Buffer, ColumnBuffers, Want
+from cordwood.records import Header, Record
 
 Row = Sequence[Any]
 """``(key, value[, headers[, timestamp]])``."""
@@ -70,6 +70,32 @@ class Facts(NamedTuple):
     max_timestamp: int
 
 
+class StreamedFrame(Protocol):
+    """A frame of one record whose value goes by in chunks."""
+
+    @property
+    def size(self) -> int:
+        """The size of the whole frame."""
+
+    @property
+    def head(self) -> bytearray:
+        """What stands before the value; complete only after `finish`."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the record."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """The record's timestamp."""
+
+    def update(self, chunk: Buffer) -> None:
+        """Take the next bytes of the value into the checksum."""
+
+    def finish(self) -> tuple[bytearray, bytes]:
+        """Return what stands before and after the value."""
+
+
 class Format(Protocol):
     """What the engine needs of a record format."""
 
@@ -91,15 +117,16 @@ class Format(Protocol):
         *,
         next_offset: int,
         dense: bool,
-        epochs: tuple[int, int],
+        epochs: Sequence[tuple[int, int]] | None,
         size_max: int,
         checked_before: int = 0,
     ) -> FrameTable:
         """Find the whole, valid frames from *start* on.
 
         Valid: well formed, no larger than *size_max*, at or after *next_offset* (where *dense*, exactly
-        there) and in order, of a leader epoch within *epochs*, and with the checksum of its bytes. Frames
-        that end at or before *checked_before* had their checksum compared earlier and are spared it.
+        there) and in order, of the leader epoch that *epochs*, (start offset, epoch) pairs in order, has
+        for its offset (None: of any), and with the checksum of its bytes. Frames that end at or before
+        *checked_before* had their checksum compared earlier and are spared it.
         """
 
     def candidates(self, buffer: Buffer) -> Iterator[int]:
@@ -122,6 +149,23 @@ class Format(Protocol):
             FrameTooLarge: If the frame would exceed *size_max* bytes.
         """
 
+    def stream(
+        self,
+        key: bytes | None,
+        headers: Iterable[Header],
+        value_size: int,
+        *,
+        timestamp: int,
+        base_offset: int,
+        leader_epoch: int,
+        log_append_time: bool,
+        size_max: int,
+    ) -> StreamedFrame:
+        """Lay out a frame of one record around a value of *value_size* bytes that is not in memory.
+
+        Raises as `encode` does.
+        """
+
     def facts(self, frame: Buffer) -> Facts:
         """Return what the header of a whole, valid frame says."""
 
@@ -130,6 +174,13 @@ class Format(Protocol):
 
         Raises:
             FrameError: If it contradicts itself though its checksum is right.
+        """
+
+    def decode_columns(self, frames: Buffer, want: Want) -> ColumnBuffers:
+        """Decode the data records of whole frames that were checked before to columns.
+
+        Raises:
+            FrameError: If a frame contradicts itself though its checksum is right.
         """
 
     def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:

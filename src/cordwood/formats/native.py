@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from cordwood.errors import FrameError
+from cordwood.errors import FrameError, InvalidBatch
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
 from cordwood.formats.format import Ending, Facts, Row
-from cordwood.kernels import HEADER_SIZE, Buffer, HeaderColumn, Stop
-from cordwood.kernels.layout import LENGTH_OVERHEAD
-from cordwood.records import Record
+from cordwood.formats.streamed import StreamedBatch
+from cordwood.kernels import HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
+from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
+from cordwood.records import Header, Record
 
 _MAGIC_AT = 16
 #: Base offset, last offset delta and max timestamp, where they stand in a header.
@@ -91,7 +92,10 @@ class BatchTable:
             batch.check_crc(self._buffer, header)
         except FrameError as error:
             return error
-        raise AssertionError("the checksum was wrong a moment ago")
+        found = header.leader_epoch
+        return InvalidBatch(
+            position=header.position + 12, expected="that of its offset", found=found, what="leader epoch"
+        )
 
 
 class BatchFormat:
@@ -112,15 +116,19 @@ class BatchFormat:
         *,
         next_offset: int,
         dense: bool,
-        epochs: tuple[int, int],
+        epochs: Sequence[tuple[int, int]] | None,
         size_max: int,
         checked_before: int = 0,
     ) -> BatchTable:
         """Find the whole, valid batches from *start* on."""
+        within = (0, INT32_MAX) if epochs is None else (epochs[0][1], epochs[-1][1])
         found = batch.scan(
-            buffer, start, size_max=size_max, next_offset=next_offset, dense=dense, epochs=epochs
+            buffer, start, size_max=size_max, next_offset=next_offset, dense=dense, epochs=within
         )
-        return BatchTable(buffer, start, found, batch.count_sound(buffer, found, checked_before))
+        sound = batch.count_sound(buffer, found, checked_before)
+        if epochs is not None and len(epochs) > 1:
+            sound = min(sound, _count_of_epochs(found, epochs))
+        return BatchTable(buffer, start, found, sound)
 
     def candidates(self, buffer: Buffer) -> Iterator[int]:
         """Yield the positions whose magic is right and whose length fits into the buffer."""
@@ -148,6 +156,30 @@ class BatchFormat:
         options = BatchOptions(base_offset=base_offset, leader_epoch=leader_epoch, attributes=attributes)
         return batch.encode_records(rows, now_ms, options, size_max=size_max)
 
+    def stream(
+        self,
+        key: bytes | None,
+        headers: Iterable[Header],
+        value_size: int,
+        *,
+        timestamp: int,
+        base_offset: int,
+        leader_epoch: int,
+        log_append_time: bool,
+        size_max: int,
+    ) -> StreamedBatch:
+        """Lay out a batch of one record around a value that is not in memory."""
+        return StreamedBatch(
+            key,
+            headers,
+            value_size,
+            timestamp=timestamp,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            log_append_time=log_append_time,
+            size_max=size_max,
+        )
+
     def facts(self, frame: Buffer) -> Facts:
         """Return what the header of a whole, valid batch says."""
         offset, last_delta, max_timestamp = _FACTS.unpack_from(frame)
@@ -158,6 +190,10 @@ class BatchFormat:
         header = batch.read_header(buffer, position)
         return [] if header.is_control else batch.decode_records(buffer, header)
 
+    def decode_columns(self, frames: Buffer, want: Want) -> ColumnBuffers:
+        """Decode the records of whole batches to columns."""
+        return batch.decode_columns(frames, batch.scan(frames, size_max=INT32_MAX), want)
+
     def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:
         """Return the batch without the records at or above *end_offset*, encoded anew."""
         header = batch.read_header(buffer, position)
@@ -165,6 +201,16 @@ class BatchFormat:
         assert columns.offset is not None
         kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
         return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
+
+
+def _count_of_epochs(found: Scan, epochs: Sequence[tuple[int, int]]) -> int:
+    """Return how many batches from the first on carry the epoch that their offset has."""
+    starts = [start for start, _ in epochs]
+    offsets, carried = found.column(HeaderColumn.BASE_OFFSET), found.column(HeaderColumn.LEADER_EPOCH)
+    for i in range(len(found)):
+        if carried[i] != epochs[max(bisect_right(starts, offsets[i]) - 1, 0)][1]:
+            return i
+    return len(found)
 
 
 def _options_of(header: BatchHeader) -> BatchOptions:

@@ -17,7 +17,9 @@ class SparseIndex:
     def __init__(self, interval_bytes: int, entries: bytes | bytearray = b"") -> None:
         self.entries = bytearray(entries)
         self.interval_bytes = interval_bytes
-        self._due_at = self._position(len(self) - 1) + interval_bytes if entries else 0
+        # At least a byte further: a frame that is walked again after a restart is not another one.
+        self._step = max(interval_bytes, 1)
+        self._due_at = self._position(len(self) - 1) + self._step if entries else 0
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY.size
@@ -26,7 +28,7 @@ class SparseIndex:
         """Note a frame that was appended; it gets an entry if it is far enough from the last one."""
         if position >= self._due_at:
             self.entries += ENTRY.pack(offset, position)
-            self._due_at = position + self.interval_bytes
+            self._due_at = position + self._step
 
     def floor_entry(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of the last indexed frame that starts at or before *offset*."""

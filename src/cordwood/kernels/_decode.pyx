@@ -67,10 +67,11 @@ cdef inline bint all_zero(const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size_max, int64_t next_offset, bint dense, int64_t epoch_low, int64_t epoch_high, int64_t* row) noexcept nogil:
     """Fill *row*, all but its position, from the header at *p*; return END, or what is wrong with it."""
-    if all_zero(p, remaining if remaining < HEADER_SIZE else HEADER_SIZE):
-        return ZEROS
+    # Fewer zeros than a header are no sign of anything: a base offset begins with some.
     if remaining < HEADER_SIZE:
         return SHORT
+    if all_zero(p, HEADER_SIZE):
+        return ZEROS
     if p[16] != 2:
         return BAD_MAGIC
     row[SIZE] = <int64_t>(<int32_t>load32(p + 8)) + LENGTH_OVERHEAD

@@ -287,7 +287,11 @@ def encode_rows(rows, int64_t default_timestamp, Py_ssize_t headroom):
         headers_bytes = 0
         if fields > 2 and row[2]:
             encoded = []
-            for name, content in row[2]:
+            for header in row[2]:
+                try:
+                    name, content = header
+                except (TypeError, ValueError):
+                    raise RecordRefused(f"a header is (name, value), not {header!r}") from None
                 if not isinstance(name, str):
                     raise RecordRefused(f"header name must be str, not {type(name).__name__}")
                 try:

@@ -90,10 +90,11 @@ def scan_headers(
     position = start
     while position < stop:
         head = view[position : min(position + HEADER_SIZE, stop)]
-        if not any(head):
-            return table, position, Stop.ZEROS
+        # Fewer zeros than a header are no sign of anything: a base offset begins with some.
         if len(head) < HEADER_SIZE:
             return table, position, Stop.SHORT
+        if not any(head):
+            return table, position, Stop.ZEROS
         (offset, length, epoch, magic, crc, attributes, last_delta, *rest, count) = HEADER.unpack(head)
         size = length + LENGTH_OVERHEAD
         if magic != 2:
@@ -275,7 +276,7 @@ def encode_rows(
             )
         key = None if row[0] is None else _as_bytes(row[0], "key")
         value = None if row[1] is None else _as_bytes(row[1], "value")
-        headers = tuple(_encode_header(*header) for header in row[2] or ()) if len(row) > 2 else ()
+        headers = tuple(map(_encode_header, row[2] or ())) if len(row) > 2 else ()
         timestamp = default_timestamp
         if len(row) > 3 and row[3] is not None:
             timestamp = row[3]
@@ -511,7 +512,11 @@ def _as_bytes(data: object, what: str) -> bytes:
     raise RecordRefused(f"{what} must be bytes or None, not {type(data).__name__}")
 
 
-def _encode_header(name: object, content: object) -> tuple[bytes, bytes | None]:
+def _encode_header(header: Any) -> tuple[bytes, bytes | None]:
+    try:
+        name, content = header
+    except (TypeError, ValueError):
+        raise RecordRefused(f"a header is (name, value), not {header!r}") from None
     if not isinstance(name, str):
         raise RecordRefused(f"header name must be str, not {type(name).__name__}")
     try:

@@ -13,7 +13,7 @@ from cordwood.index.time import TimeIndex
 from cordwood.storage.files import Files
 from cordwood.storage.mark import Mark
 from cordwood.storage.partition_state import Bound, PartitionState, SealedInfo
-from cordwood.storage.reading import build_indexes
+from cordwood.storage.reading import index_frames
 from cordwood.storage.segment import ActiveSegment, OpenFiles, Segment, segment_path, segments_directory
 from cordwood.storage.store import Store
 from cordwood.storage.view import bounds_of
@@ -31,7 +31,9 @@ class Surroundings:
     open_files: OpenFiles
     clock: Clock
     telemetry: Telemetry
-    before_change: Callable[[], None] = lambda: None
+    check_alive: Callable[[], None]
+    """Raises LogClosed in a forked child, which must not touch its parent's files."""
+    before_change: Callable[[], None]
     """Called before anything on disk changes: the directory is not cleanly closed any more."""
 
 
@@ -80,8 +82,9 @@ def reopen_active(
     )
     segment = Segment(around.open_files, directory, info, format_)
     bounds = bounds_of(state, info, config.max_message_bytes)
-    index, times, _ = build_indexes(segment, bounds, None)
-    around.open_files.forget(path)
+    index, times = SparseIndex(state.index_interval_bytes), TimeIndex()
+    index_frames(segment, bounds, index, times, (end.base, 0))
+    around.open_files.forget(segment.number)
     store = Store(around.files.open(path, "write"), end.position, preallocate=config.preallocate)
     opened = opened_ms(times, around.clock)
     active = ActiveSegment(around.open_files, directory, info, format_, store, (index, times), opened)

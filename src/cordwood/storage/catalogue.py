@@ -37,6 +37,9 @@ class DeletedEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted")
 Entry = TopicEntry | DeletedEntry
 
 
+_DECODER: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
+
+
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """What the bytes of a catalogue say: entries, and where the valid ones end."""
@@ -63,7 +66,7 @@ def scan(data: bytes) -> Scanned:
         if google_crc32c.value(body) != crc:
             return Scanned(entries, position, fault + "an entry does not have its checksum")
         try:
-            entries.append(msgspec.json.decode(body, type=Entry))
+            entries.append(_DECODER.decode(body))
         except msgspec.MsgspecError as error:
             return Scanned(entries, position, fault + f"an entry cannot be parsed: {error}")
         position += _HEAD.size + size
@@ -108,6 +111,15 @@ def read_catalogue(files: Files, data: str) -> tuple[Scanned, bytes]:
     if scanned.end < synced:
         raise MetadataDamaged(path, scanned.fault or f"has {len(content)} bytes, but {synced} were synced")
     return scanned, content
+
+
+def has_entries(files: Files, data: str) -> bool:
+    """Return whether a catalogue in *data* ever had an entry, as far as anything is left to say so."""
+    marks = read_marks(files, catalogue_mark_path(data))
+    if any(mark.position > len(MAGIC) for mark in marks):
+        return True
+    path = catalogue_path(data)
+    return files.exists(path) and len(read_file(files, path)) > len(MAGIC)
 
 
 class Catalogue:
@@ -184,11 +196,20 @@ class Catalogue:
         self.topics = topics_of([*self.topics.values(), *entries])
 
     def close(self) -> None:
-        """Sync the mark and let go."""
-        if not self._failed:
-            self._mark.sync()
-        self._mark.close()
-        self._file.close()
+        """Sync the mark and let go.
+
+        Raises:
+            LogFailed: If that sync failed.
+        """
+        try:
+            if not self._failed:
+                self._mark.sync()
+        except OSError as error:
+            self._failed = True
+            raise LogFailed(f"{self._file.path}: sync failed: {error}") from error
+        finally:
+            self._mark.close()
+            self._file.close()
 
 
 def _mark(position: int, entries: int) -> Mark:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from threading import RLock
+from threading import Condition, Lock, RLock
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import (
     DirectoryRefused,
-    DiskFull,
     LogClosed,
     MetadataDamaged,
     RecordRefused,
@@ -23,15 +23,24 @@ from cordwood.errors import (
 )
 from cordwood.formats.format import Format
 from cordwood.formats.native import BatchFormat
+from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, TopicEntry
-from cordwood.storage.files import Files, join, parent, write_atomically
+from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
-from cordwood.storage.recovery import RecoveryReport, create_partition, open_partition, partition_exists
+from cordwood.storage.recovery import (
+    RecoveryReport,
+    check_belongs,
+    create_partition,
+    open_partition,
+    partition_exists,
+)
 from cordwood.storage.segment import OpenFiles
-from cordwood.storage.store import DISK_FULL
+from cordwood.storage.spool import Spool, remove_spools, spool
+from cordwood.storage.store import as_storage_error
+from cordwood.storage.unused import UnusedPartition
 from cordwood.telemetry import Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -85,19 +94,23 @@ class DataDirectory:
         self._opening = opening
         self._files = files = opening.files
         self._guard = RLock()
+        self._used = Condition(self._guard)
+        self._clean_guard = Lock()
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._refused: dict[tuple[str, int], StorageError] = {}
         self._closed = False
-        first_boot = identity.is_first_boot(files, opening.path)
-        if first_boot and not opening.create:
+        # Asked before anything is made, so that a directory that is not ours stays as it is …
+        if identity.is_first_boot(files, opening.path) and not opening.create:
             raise DirectoryRefused(f"{opening.path} is not a data directory")
         gained = files.make_directories(join(opening.path, "meta"))
-        if first_boot:
-            # An earlier try may have made the directory and crashed before its name was synced.
-            for directory in {*gained, parent(opening.path), opening.path}:
-                files.sync_directory(directory)
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
+            # … and again under the lock, because another process may have made it meanwhile.
+            first_boot = identity.is_first_boot(files, opening.path)
+            if first_boot:
+                # An earlier try may have made the directory and crashed before its name was synced.
+                for directory in {*gained, parent(opening.path), opening.path}:
+                    files.sync_directory(directory)
             self._open(first_boot)
         except BaseException:
             self._lock.release()
@@ -116,26 +129,28 @@ class DataDirectory:
             self._catalogue = Catalogue.open(files, self.path)
         self._clean = not first_boot and identity.was_closed_cleanly(files, self.path)
         open_files = OpenFiles(files, mapped=opening.mapped)
-        self._around = Surroundings(files, open_files, opening.clock, opening.telemetry, self._before_change)
+        self._around = Surroundings(
+            files, open_files, opening.clock, opening.telemetry, self._check_alive, self._before_change
+        )
         if not self._clean and not first_boot:
-            self._recover_all()
+            remove_spools(files, self.path)
+            self._open_all()
 
     def _before_change(self) -> None:
         if self._clean:
-            with self._guard:
-                identity.mark_unclean(self._files, self.path)
-                self._clean = False
+            # Not the guard: a thread that closes the directory holds that and waits for appends to end.
+            with self._clean_guard:
+                if self._clean:
+                    identity.mark_unclean(self._files, self.path)
+                    self._clean = False
 
-    def _recover_all(self) -> None:
-        """Open every partition there is, because any of them may have a torn tail."""
+    def _open_all(self) -> None:
+        """Open every partition there is; what cannot be opened is remembered and refused when asked for."""
         for entry in self._catalogue.topics.values():
             for partition in range(entry.partitions):
-                try:
-                    if partition_exists(self._around, partition_directory(self.path, entry.name, partition)):
-                        self.partition(entry.name, partition)
-                except StorageError as error:
-                    # One partition that cannot be opened must not take the others with it.
-                    self._refused[entry.name, partition] = error
+                # One partition that cannot be opened must not take the others with it.
+                with contextlib.suppress(StorageError):
+                    self.find_partition(entry.name, partition)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -148,7 +163,9 @@ class DataDirectory:
     def create_topic(
         self, name: str, topic_id: str, partitions: int, config: Mapping[str, str]
     ) -> TopicEntry:
-        """Add a topic to the catalogue. Durable on return; its directories appear with its first record.
+        """Add a topic to the catalogue, unless it is there: then return it as it is.
+
+        Durable on return; the topic's directories appear with its first record.
 
         Raises:
             RecordRefused: If the name is not allowed.
@@ -159,13 +176,14 @@ class DataDirectory:
         entry = TopicEntry(name, topic_id, partitions, self.config_of(config).overrides())
         with self._guard:
             self._check()
+            existing = self._catalogue.topics.get(name)
+            if existing is not None:
+                return existing
             self._before_change()
             try:
                 self._catalogue.add([entry])
             except OSError as error:
-                if error.errno in DISK_FULL:
-                    raise DiskFull(f"{self.path}: no space to create topic {name}") from error
-                raise StorageError(f"{self.path}: topic {name} could not be created: {error}") from error
+                raise as_storage_error(error, f"creating topic {name}") from error
         return entry
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
@@ -173,41 +191,95 @@ class DataDirectory:
         return topic_config(overrides, self._opening.config)
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
-        """Return the log of a partition, made with its first use.
+        """Return the log of a partition to append to, made with its first use.
 
         Raises:
             UnknownTopic: If there is no such topic or partition.
             MetadataDamaged: If it cannot be opened.
+            DiskFull: If there is no space to make it.
         """
-        key = (topic, partition)
-        log = self._partitions.get(key)
-        if log is not None and not self._closed:
+        self._check()
+        log = self._partitions.get((topic, partition))
+        if log is not None:
             return log
+        with self._guard:
+            log = self.find_partition(topic, partition)
+            if log is None:
+                try:
+                    log = self._create_partition(topic, partition)
+                except OSError as error:
+                    raise as_storage_error(error, f"making partition {partition} of {topic}") from error
+                self._partitions[topic, partition] = log
+                self._used.notify_all()
+            return log
+
+    def readable(self, topic: str, partition: int) -> PartitionLog | UnusedPartition:
+        """Return what there is to read of a partition, making nothing."""
+        self._check()
+        log = self._partitions.get((topic, partition)) or self.find_partition(topic, partition)
+        if log is None:
+            entry = self._entry(topic, partition)
+            first = self.config_of(entry.config).initial_offset
+            return UnusedPartition(first, lambda: self._wait_for_use(topic, partition))
+        return log
+
+    def _wait_for_use(self, topic: str, partition: int) -> PartitionLog:
+        with self._used:
+            while True:
+                self._check()
+                log = self._partitions.get((topic, partition))
+                if log is not None:
+                    return log
+                self._used.wait()
+
+    def find_partition(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return the log of a partition, None if it never had a record. Raises as `partition` does."""
+        key = (topic, partition)
         with self._guard:
             self._check()
             if key in self._refused:
                 raise self._refused[key]
             if key not in self._partitions:
-                self._partitions[key] = self._open_partition(topic, partition)
+                self._entry(topic, partition)
+                try:
+                    log = self._open_partition(topic, partition)
+                except StorageError as error:
+                    self._refused[key] = error
+                    raise
+                except OSError as error:
+                    raise as_storage_error(error, f"opening partition {partition} of {topic}") from error
+                if log is None:
+                    return None
+                self._partitions[key] = log
             return self._partitions[key]
 
-    def _open_partition(self, topic: str, partition: int) -> PartitionLog:
+    def _entry(self, topic: str, partition: int) -> TopicEntry:
         entry = self._catalogue.topics.get(topic)
         if entry is None:
             raise UnknownTopic(f"there is no topic {topic}")
         if not 0 <= partition < entry.partitions:
             raise UnknownTopic(f"topic {topic} has partitions 0 to {entry.partitions - 1}, not {partition}")
+        return entry
+
+    def _open_partition(self, topic: str, partition: int) -> PartitionLog | None:
+        entry = self._entry(topic, partition)
         directory = partition_directory(self.path, topic, partition)
         config = self.config_of(entry.config)
-        format_ = FORMATS[config.format]
-        if partition_exists(self._around, directory):
-            quarantine = join(self.path, "quarantine")
-            log, report = open_partition(self._around, directory, quarantine, config, format_)
-            self.reports.append(report)
-            if log.state.topic_id != entry.id or log.first_base < config.initial_offset:
-                log.close()
-                raise MetadataDamaged(directory, f"does not belong to topic {topic} with id {entry.id}")
-            return log
+        if not partition_exists(self._files, directory, config.initial_offset):
+            return None
+        quarantine = join(self.path, "quarantine")
+        log, report = open_partition(self._around, directory, quarantine, config, FORMATS[config.format])
+        self.reports.append(report)
+        try:
+            check_belongs(directory, log.state, entry, partition, config.initial_offset)
+        except MetadataDamaged:
+            log.close()
+            raise
+        return log
+
+    def _create_partition(self, topic: str, partition: int) -> PartitionLog:
+        entry = self._entry(topic, partition)
+        config = self.config_of(entry.config)
         self._before_change()
         state = new_state(
             topic,
@@ -216,12 +288,27 @@ class DataDirectory:
             initial_offset=config.initial_offset,
             index_interval_bytes=config.index_interval_bytes,
         )
-        return create_partition(self._around, directory, config, format_, state)
+        directory = partition_directory(self.path, topic, partition)
+        return create_partition(self._around, directory, config, FORMATS[config.format], state)
 
     def open_partitions(self) -> list[PartitionLog]:
         """Return the logs that are open now."""
         with self._guard:
+            self._check()
             return list(self._partitions.values())
+
+    def all_partitions(self) -> list[PartitionLog]:
+        """Return the logs of all partitions that ever had a record and can be opened."""
+        with self._guard:
+            self._check()
+            self._open_all()
+            return list(self._partitions.values())
+
+    def spool(self, name: str, chunks: Iterable[Buffer], max_bytes: int) -> Spool:
+        """Take a whole stream into ``tmp/`` before it is appended; see `spool.spool`."""
+        self._check()
+        self._before_change()
+        return spool(self._files, self.path, f"{name}.spool", chunks, max_bytes)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -232,7 +319,10 @@ class DataDirectory:
     def _check(self) -> None:
         if self._closed:
             raise LogClosed(f"{self.path} is closed")
-        if not self._lock.held():
+        self._check_alive()
+
+    def _check_alive(self) -> None:
+        if not self._lock.held() and not self._closed:
             raise LogClosed(f"{self.path} was opened by the process this one was forked from")
 
     def close(self) -> None:
@@ -240,34 +330,46 @@ class DataDirectory:
 
         Raises:
             LogFailed: If a partition failed, now or before. The others are closed all the same.
+            StorageError: If what the directory says of itself could not be written.
         """
         with self._guard:
             if self._closed or not self._lock.held():
                 self._closed = True
                 return
             self._closed = True
-            failures: list[StorageError] = []
-            try:
-                for log in self._partitions.values():
-                    try:
-                        log.close()
-                    except StorageError as error:
-                        failures.append(error)
-                    failures += [log.failure] if log.failure is not None else []
-                self._catalogue.close()
-                if not failures:
-                    self._write_summary()
-                    if not self._clean and not self._refused:
-                        identity.mark_clean(self._files, self.path)
-            finally:
-                self._lock.release()
+            self._used.notify_all()
+        # Without the guard: an append that is under way may need it before it lets go of its partition.
+        failures = self._close_partitions()
+        try:
+            self._catalogue.close()
+            if not failures:
+                self._write_summary()
+                if not self._clean and not self._refused:
+                    identity.mark_clean(self._files, self.path)
+        except StorageError as error:
+            failures.append(error)
+        except OSError as error:
+            failures.append(as_storage_error(error, "closing"))
+        finally:
+            self._lock.release()
         if failures:
             raise failures[0]
 
+    def _close_partitions(self) -> list[StorageError]:
+        failures: list[StorageError] = []
+        for log in self._partitions.values():
+            try:
+                log.close()
+            except StorageError as error:
+                failures.append(error)
+            if log.failure is not None:
+                failures.append(log.failure)
+        return failures
+
     def _write_summary(self) -> None:
         """Write `checkpoint.json`: for people, and for tools that know this layout. Decides nothing."""
-        partitions: list[dict[str, Any]] = [
-            {
+        now: dict[tuple[str, int], dict[str, Any]] = {
+            (log.state.topic, log.state.partition): {
                 "topic": log.state.topic,
                 "partition": log.state.partition,
                 "log_end_offset": log.log_end_offset,
@@ -275,7 +377,16 @@ class DataDirectory:
                 "active_segment_size_bytes": log.active_size,
                 "last_flushed_offset": log.high_watermark,
             }
-            for _, log in sorted(self._partitions.items())
-        ]
+            for log in self._partitions.values()
+        }
+        partitions = [entry for _, entry in sorted({**self._summarised_before(), **now}.items())]
         summary = msgspec.json.format(msgspec.json.encode({"partitions": partitions}), indent=2)
         write_atomically(self._files, join(self.path, "meta", "checkpoint.json"), summary)
+
+    def _summarised_before(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return what the summary says of partitions that were not opened since: they have not changed."""
+        try:
+            summary = msgspec.json.decode(read_file(self._files, join(self.path, "meta", "checkpoint.json")))
+            return {(entry["topic"], entry["partition"]): entry for entry in summary["partitions"]}
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
+            return {}

@@ -196,6 +196,17 @@ def read_file(files: Files, path: str) -> bytes:
         return file.read_at(0, file.size())
 
 
+def write_all(file: File, position: int, data: Buffer) -> None:
+    """Write all of *data*, however many calls that takes. What is written when this raises is not known."""
+    rest = memoryview(data).cast("B")
+    while rest:
+        written = file.write_at(position, [rest])
+        if written == 0:
+            raise os_error(errno.ENOSPC, file.path)
+        position += written
+        rest = rest[written:]
+
+
 def write_atomically(files: Files, path: str, data: bytes) -> None:
     """Replace the content of *path*, or create it. Durable on return.
 
@@ -209,13 +220,12 @@ def write_atomically(files: Files, path: str, data: bytes) -> None:
         files.unlink(temporary)
         file = files.open(temporary, "create")
     with contextlib.closing(file):
-        rest = memoryview(data)
-        while rest:
-            written = file.write_at(len(data) - len(rest), [rest])
-            if written == 0:
-                raise os_error(errno.ENOSPC, temporary)
-            rest = rest[written:]
+        write_all(file, 0, data)
         # The rename must not reach the device before the bytes it publishes.
         file.sync()
     files.rename(temporary, path)
-    files.sync_directory(parent(path))
+    try:
+        files.sync_directory(parent(path))
+    except OSError as error:
+        # Whatever it says, the new content is there for all to see and may not stay: no lack of space.
+        raise os_error(errno.EIO, path) from error

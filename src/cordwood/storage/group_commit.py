@@ -36,18 +36,24 @@ class GroupCommit:
                 self._busy = False
                 self._condition.notify_all()
 
-    def wait(self, offset: int, sync: Callable[[], int]) -> None:
-        """Return once every offset below *offset* is synced.
+    def wait(self, offset: int, sync: Callable[[], int], end: Callable[[], int] | None = None) -> None:
+        """Return once every offset below *offset* is synced, as far as *end* says that there are so many.
+
+        A truncation takes offsets away that somebody waits for; it made them durable first.
 
         *sync* makes everything appended so far durable and returns the offset that this reaches. If it
         raises LogFailed, so does every waiter, now and later. Anything else it raises is its caller's
         alone, and the next waiter syncs.
         """
+
+        def needed() -> int:
+            return offset if end is None else min(offset, end())
+
         while True:
             with self._condition:
-                while self._busy and self.synced_offset < offset and self._failure is None:
+                while self._busy and self.synced_offset < needed() and self._failure is None:
                     self._condition.wait()
-                if self.synced_offset >= offset:
+                if self.synced_offset >= needed():
                     return
                 if self._failure is not None:
                     raise self._failure

@@ -9,6 +9,7 @@ import msgspec
 
 from cordwood.clock import Clock
 from cordwood.errors import DirectoryRefused, MetadataDamaged
+from cordwood.storage.catalogue import has_entries
 from cordwood.storage.files import Files, join, write_atomically
 from cordwood.storage.metadata import read_metadata, write_metadata
 
@@ -22,6 +23,9 @@ class Identity(msgspec.Struct, frozen=True):
     uuid: str
     created_at: str
     node_name: str
+
+
+_DECODER = msgspec.json.Decoder(Identity)
 
 
 def identity_path(data: str) -> str:
@@ -42,7 +46,10 @@ def is_first_boot(files: Files, data: str) -> bool:
         return True
     # broker.id is made last, so without it there can be nothing but the beginnings of meta/.
     names = set(files.list(data))
-    if "topics" in names:
+    if files.exists(identity_path(data)):
+        # Another process has just made it.
+        return False
+    if "topics" in names or has_entries(files, data):
         raise MetadataDamaged(identity_path(data), "is missing, but there are topics")
     if names - {"meta"}:
         raise DirectoryRefused(
@@ -66,7 +73,7 @@ def read_identity(files: Files, data: str) -> Identity:
         MetadataDamaged: If `broker.id` cannot be read.
         DirectoryRefused: If a newer version of Cordwood made the directory.
     """
-    identity = read_metadata(files, identity_path(data), Identity)
+    identity = read_metadata(files, identity_path(data), _DECODER)
     if identity.format > LAYOUT_VERSION:
         raise DirectoryRefused(
             f"{data} has format {identity.format}; this version of Cordwood reads up to {LAYOUT_VERSION}"
@@ -88,4 +95,5 @@ def mark_unclean(files: Files, data: str) -> None:
     """Take that back, before anything changes. Durable on return."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(join(data, "meta", "clean"))
-        files.sync_directory(join(data, "meta"))
+    # Even if it was gone: an earlier try may have failed here.
+    files.sync_directory(join(data, "meta"))

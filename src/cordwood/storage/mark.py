@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from cordwood.storage.files import File, Files, parent, read_file
+from cordwood.storage.files import File, Files, parent, read_file, write_all
 
 MAGIC = b"CWMK"
 SLOT_SPACING = 512
@@ -77,6 +77,20 @@ def read_marks(files: Files, path: str) -> list[Mark]:
         return []
 
 
+def read_published(files: Files, path: str) -> tuple[list[Mark], bool]:
+    """Return the valid slots, newest first, and whether a slot is neither valid nor empty, or missing.
+
+    Beside a live writer that may be a slot that is being written at this moment.
+    """
+    try:
+        data = read_file(files, path)
+    except FileNotFoundError:
+        return [], True
+    slots = decode_slots(data)
+    used = sum(any(data[start : start + SLOT_SIZE]) for start in (0, SLOT_SPACING))
+    return slots, len(data) < SIZE or used != len(slots) or not slots
+
+
 class MarkFile:
     """The writer's side. One caller at a time."""
 
@@ -90,7 +104,7 @@ class MarkFile:
     def create(cls, files: Files, path: str, mark: Mark) -> MarkFile:
         """Write a new mark file that says *mark*. Durable on return, its name included."""
         file = files.open(path, "create")
-        file.write_at(0, [bytes(SIZE)])
+        write_all(file, 0, bytes(SIZE))
         created = cls(file, mark.sequence, 0)
         created.write(mark)
         created.sync()
@@ -107,7 +121,7 @@ class MarkFile:
             file = files.open(path, "write")
         except FileNotFoundError:
             file = files.open(path, "create")
-            file.write_at(0, [bytes(SIZE)])
+            write_all(file, 0, bytes(SIZE))
         slots = decode_slots(file.read_at(0, SIZE))
         if not slots:
             return cls(file, 0, 0)
@@ -127,7 +141,7 @@ class MarkFile:
             self._newest_may_be_unsynced = False
         self._sequence += 1
         slot = encode_slot(mark._replace(sequence=self._sequence))
-        self._file.write_at(self._slot * SLOT_SPACING, [slot])
+        write_all(self._file, self._slot * SLOT_SPACING, slot)
 
     def sync(self) -> None:
         """Make what was last written durable, and leave that slot alone until the next `sync`."""

@@ -20,6 +20,10 @@ class _Sealed(msgspec.Struct, forbid_unknown_fields=True):
     body: msgspec.Raw
 
 
+# Made once, here: the first decoding of a type prepares it, and two threads must not do that at once.
+_DECODER = msgspec.json.Decoder(_Sealed)
+
+
 def write_metadata(files: Files, path: str, body: msgspec.Struct) -> None:
     """Replace the file. Durable on return; after a crash it is the old or the new one, whole."""
     encoded = msgspec.json.encode(body)
@@ -27,8 +31,8 @@ def write_metadata(files: Files, path: str, body: msgspec.Struct) -> None:
     write_atomically(files, path, msgspec.json.encode(_Sealed(crc, msgspec.Raw(encoded))))
 
 
-def read_metadata(files: Files, path: str, kind: type[Body]) -> Body:
-    """Return what was written.
+def read_metadata(files: Files, path: str, decoder: msgspec.json.Decoder[Body]) -> Body:
+    """Return what was written, as *decoder* reads it. Make that once, at import: see `_DECODER`.
 
     Raises:
         MetadataDamaged: If the file is missing, or one bit of it is not as written.
@@ -38,11 +42,11 @@ def read_metadata(files: Files, path: str, kind: type[Body]) -> Body:
     except FileNotFoundError:
         raise MetadataDamaged(path, "is missing") from None
     try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
+        sealed = _DECODER.decode(data)
         encoded = bytes(sealed.body)
         found = f"{google_crc32c.value(encoded):08x}"
         if sealed.crc32c != found:
             raise MetadataDamaged(path, f"checksum is {sealed.crc32c}, but its content has {found}")
-        return msgspec.json.decode(encoded, type=kind)
+        return decoder.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MetadataDamaged(path, f"cannot be parsed: {error}") from None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from threading import Lock
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from threading import Condition, Lock
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from cordwood.config import TopicConfig
 from cordwood.errors import (
+    CorruptRange,
     DiskFull,
     LogClosed,
     LogFailed,
@@ -19,6 +20,8 @@ from cordwood.errors import (
     UnexpectedOffset,
 )
 from cordwood.formats.format import Format, Row
+from cordwood.index.time import NO_TIMESTAMP
+from cordwood.records import Header
 from cordwood.storage import truncation
 from cordwood.storage.active import (
     Surroundings,
@@ -41,11 +44,12 @@ from cordwood.storage.partition_state import (
 from cordwood.storage.reading import checked_sha256
 from cordwood.storage.segment import (
     ActiveSegment,
-    SealedSegment,
+    OwnedSegment,
     Segment,
     segments_directory,
 )
-from cordwood.storage.store import DISK_FULL
+from cordwood.storage.spool import Spool
+from cordwood.storage.store import DISK_FULL, as_storage_error
 from cordwood.storage.view import Fetched, View
 from cordwood.telemetry import (
     APPEND_SECONDS,
@@ -56,6 +60,8 @@ from cordwood.telemetry import (
     SEGMENTS_ROLLED,
     SYNC_SECONDS,
 )
+
+Result = TypeVar("Result")
 
 MARK_SYNC_BYTES = 64 << 20
 MARK_SYNC_NS = 1_000_000_000
@@ -78,6 +84,15 @@ class End(NamedTuple):
     next_offset: int
     index_entries: int
     time_entries: int
+
+
+class _Turn(NamedTuple):
+    """What an append is given when its turn comes."""
+
+    base_offset: int
+    leader_epoch: int
+    now_ms: int
+    started_ns: int
 
 
 class TruncationReport(NamedTuple):
@@ -116,6 +131,7 @@ class PartitionLog:
         self._active = active
         self._end = self._end_of(active)
         self._view_lock = Lock()
+        self._grown = Condition(self._view_lock)
         self._view = View(
             state, (*sealed, active), active.store.end, active.next_offset, config.max_message_bytes
         )
@@ -123,10 +139,12 @@ class PartitionLog:
         self._failure: LogFailed | None = None
         self._closed = False
         self._durable = config.sync.durable
+        self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._unreported: list[float] = []
         self._unreported_records = 0
         self._unreported_bytes = 0
-        self._last_assigned_ms = active.times.largest
+        # The largest timestamp may be a producer's; it is ours for sure only where all of them are.
+        self._last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
         self._mark_synced = (active.store.end, around.clock.monotonic_ns())
         around.telemetry.add(SEGMENTS, len(sealed) + 1)
 
@@ -185,37 +203,82 @@ class PartitionLog:
             DiskFull: Nothing was appended; works again once there is space.
             LogFailed: The log takes no more; opening it again recovers what was acknowledged.
         """
-        clock = self._around.clock
-        started = clock.monotonic_ns()
         with self._lock:
-            self._check_change()
-            base = self._end.next_offset
-            if expected_offset is not None and expected_offset != base:
-                raise UnexpectedOffset(expected_offset, base)
-            now_ms = max(clock.now_ms(), self._last_assigned_ms)
+            at = self._begin(expected_offset)
             frame = self._format.encode(
                 rows,
-                base_offset=base,
-                leader_epoch=self.state.leader_epoch,
-                now_ms=now_ms,
-                log_append_time=self.config.message_timestamp_type == "LogAppendTime",
+                base_offset=at.base_offset,
+                leader_epoch=at.leader_epoch,
+                now_ms=at.now_ms,
+                log_append_time=self._log_append_time,
                 size_max=self.config.max_message_bytes,
             )
-            facts = self._format.facts(frame)
-            if self._must_roll(len(frame), now_ms):
+            _, next_offset, max_timestamp = self._format.facts(frame)
+            if self._must_roll(len(frame), at.now_ms):
                 self._roll()
             try:
-                self._active.append(frame, facts.next_offset, facts.max_timestamp)
+                self._active.append(frame, next_offset, max_timestamp)
             except LogFailed as error:
                 raise self._failed(str(error)) from error
-            self._last_assigned_ms = now_ms
-            if self._active.opened_ms < 0:
-                self._active.opened_ms = now_ms
-            self._end = self._end_of(self._active)
-            if not self._durable:
-                self._show(self._end)
-            self._note_append(facts.next_offset - base, len(frame), clock.monotonic_ns() - started)
-        return Appended(base, facts.next_offset)
+            self._appended(at, next_offset, len(frame))
+        return Appended(at.base_offset, next_offset)
+
+    def append_stream(
+        self,
+        key: bytes | None,
+        headers: Iterable[Header],
+        timestamp: int | None,
+        spooled: Spool,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append one record whose value is *spooled*, in constant memory. Raises as `append` does."""
+        with self._lock:
+            at = self._begin(expected_offset)
+            frame = self._format.stream(
+                key,
+                headers,
+                spooled.size,
+                timestamp=at.now_ms if timestamp is None or self._log_append_time else timestamp,
+                base_offset=at.base_offset,
+                leader_epoch=at.leader_epoch,
+                log_append_time=self._log_append_time,
+                size_max=self.config.max_message_bytes,
+            )
+            if self._must_roll(frame.size, at.now_ms):
+                self._roll()
+            try:
+                self._active.append_stream(frame, spooled.chunks())
+            except LogFailed as error:
+                raise self._failed(str(error)) from error
+            self._appended(at, frame.next_offset, frame.size)
+        return Appended(at.base_offset, frame.next_offset)
+
+    def stream_bytes_max(self) -> int:
+        """Return how long a stream may be now: the room left in the segment, and half a segment more."""
+        segment_bytes = self.config.segment_bytes
+        room = segment_bytes - self._end.position + segment_bytes // 2
+        return max(0, min(room, self.config.max_message_bytes))
+
+    def _begin(self, expected_offset: int | None) -> _Turn:
+        """Return what the next append is given, with the append lock held."""
+        clock = self._around.clock
+        self._check_change()
+        base = self._end.next_offset
+        if expected_offset is not None and expected_offset != base:
+            raise UnexpectedOffset(expected_offset, base)
+        now_ms = max(clock.now_ms(), self._last_assigned_ms)
+        return _Turn(base, self.state.leader_epoch, now_ms, clock.monotonic_ns())
+
+    def _appended(self, turn: _Turn, next_offset: int, size: int) -> None:
+        """Take note of an append that succeeded, with the append lock held."""
+        self._last_assigned_ms = turn.now_ms
+        if self._active.opened_ms < 0:
+            self._active.opened_ms = turn.now_ms
+        self._end = self._end_of(self._active)
+        if not self._durable:
+            self._show(self._end)
+        elapsed = self._around.clock.monotonic_ns() - turn.started_ns
+        self._note_append(next_offset - turn.base_offset, size, elapsed)
 
     def _note_append(self, records: int, size: int, nanoseconds: int) -> None:
         """Count an append, with the append lock held; the numbers are passed on in batches."""
@@ -242,7 +305,8 @@ class PartitionLog:
             LogFailed: If the sync failed. What it was to cover may or may not be on the device.
         """
         self._check()
-        self._commit.wait(self._end.next_offset if offset is None else offset, self._sync)
+        target = self._end.next_offset if offset is None else offset
+        self._commit.wait(target, self._sync, lambda: self._end.next_offset)
 
     def settle(self, appended: Appended) -> None:
         """Do what the topic's sync policy asks for after an append.
@@ -261,6 +325,16 @@ class PartitionLog:
         if not self._closed and self._commit.synced_offset < self._end.next_offset:
             with contextlib.suppress(LogFailed, LogClosed):
                 self.commit()
+
+    def _sync_now(self) -> None:
+        """Make everything written durable and visible, with the right to sync held already."""
+        try:
+            self._active.store.sync()
+            self._move_mark(self._end, self._around.clock.monotonic_ns())
+        except OSError as error:
+            raise self._failed(f"sync failed: {error}") from error
+        self._show(self._end)
+        self._commit.synced_offset = self._end.next_offset
 
     def _sync(self) -> int:
         """Sync what is written, then say so in the mark. Called with the right to sync."""
@@ -303,6 +377,7 @@ class PartitionLog:
                 self._view = View(
                     view.state, view.segments, end.position, end.next_offset, view.frame_size_max
                 )
+                self._grown.notify_all()
 
     # --- rolling ----------------------------------------------------------------------------------
 
@@ -346,11 +421,11 @@ class PartitionLog:
                 write_state(files, self.directory, state)
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
-            sealed = SealedSegment(self._around.open_files, self.directory, info, self._format)
+            sealed = OwnedSegment(self._around.open_files, self.directory, info, self._format)
             sealed.use_indexes(active.index, active.times)
             sealed.checked = active.checked
             interval = state.index_interval_bytes
-            active.store.close()
+            # The old store is not closed here: a reader may be on it, and it goes with the last of them.
             self._go_on_in(
                 empty_active(self._around, self.directory, info.next_offset, store, self._format, interval),
                 state,
@@ -370,6 +445,7 @@ class PartitionLog:
             high_watermark=end.next_offset,
         )
         self._commit.synced_offset = end.next_offset
+        self._wake_followers()
         try:
             self._move_mark(end, self._around.clock.monotonic_ns(), sync=True)
         except OSError as error:
@@ -387,13 +463,45 @@ class PartitionLog:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
             CorruptRange: If the frame there is not what was written.
         """
-        self._check()
-        return self._view.read(offset, max_bytes, self._end.next_offset)
+        return self._looked_up(lambda view: view.read(offset, max_bytes, self._end.next_offset))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
-        self._check()
-        return self._view.offset_at(timestamp)
+        return self._looked_up(lambda view: view.offset_at(timestamp))
+
+    def _looked_up(self, call: Callable[[View], Result]) -> Result:
+        """Return what *call* makes of the view; once more if that was replaced under it.
+
+        A segment may be removed, cut or closed while it is read, which then looks like damage.
+        """
+        while True:
+            self._check()
+            view = self._view
+            try:
+                return call(view)
+            except (CorruptRange, ValueError):
+                self._check()
+                now = self._view
+                if now.segments == view.segments and now.state is view.state:
+                    raise
+
+    def wait_beyond(self, offset: int) -> int:
+        """Wait until there is a record at or after *offset* to read, and return the high watermark.
+
+        Raises:
+            LogClosed: If the log is closed meanwhile.
+            LogFailed: If it fails meanwhile.
+        """
+        with self._grown:
+            while True:
+                self._check()
+                if self._view.high_watermark > offset:
+                    return self._view.high_watermark
+                self._grown.wait()
+
+    def _wake_followers(self) -> None:
+        with self._grown:
+            self._grown.notify_all()
 
     # --- cutting ----------------------------------------------------------------------------------
 
@@ -413,11 +521,7 @@ class PartitionLog:
                 raise OffsetOutOfRange(end_offset, self.log_start_offset, before)
             if end_offset == before:
                 return TruncationReport(end_offset, 0, 0)
-            try:
-                self._active.store.sync()
-            except OSError as error:
-                raise self._failed(f"sync failed: {error}") from error
-            self._show(self._end)
+            self._sync_now()
             view = self._view
             at = view.find_segment(end_offset)
             try:
@@ -434,9 +538,8 @@ class PartitionLog:
     def _apply_cut(self, state: PartitionState, segments: tuple[Segment, ...], at: int, cut: Cut) -> None:
         """Make disk and memory agree with a committed truncation."""
         around = self._around
-        self._active.store.close()
         for segment in segments[at:]:
-            around.open_files.forget(segment.path)
+            around.open_files.forget(segment.number)
         around.telemetry.add(SEGMENTS, at + 1 - len(segments))
         state = truncation.finish_cut(around.files, self.directory, state)
         active = reopen_active(around, self.directory, self.config, self._format, state, cut.end)
@@ -458,6 +561,9 @@ class PartitionLog:
                 return
             if offset > view.high_watermark:
                 raise OffsetOutOfRange(offset, view.state.log_start_offset, view.high_watermark)
+            # Under a weak sync policy the records below it may not be on the device yet. Without this a
+            # power cut could leave a log that ends before it starts.
+            self._sync_now()
             state = advanced_state(view.state, offset)
             try:
                 write_state(self._around.files, self.directory, state)
@@ -469,7 +575,7 @@ class PartitionLog:
                 segments = tuple(segment for segment in view.segments if segment.base in kept)
                 self._view = self._view._replace(state=state, segments=segments)
             for segment in gone:
-                self._around.open_files.forget(segment.path)
+                self._around.open_files.forget(segment.number)
             self._around.telemetry.add(SEGMENTS, -len(gone))
             # No state names them any more: what cannot be removed now goes at the next open.
             with contextlib.suppress(OSError):
@@ -495,6 +601,9 @@ class PartitionLog:
             return 0
         with self._lock, self._commit.exclusively():
             self._check_change()
+            # A truncation may have put another file in a segment's place meanwhile.
+            still = {segment.base for segment in self._view.segments if segment in view.segments}
+            digests = {base: digest for base, digest in digests.items() if base in still}
             sealed = tuple(
                 msgspec.structs.replace(info, sha256=digests.get(info.base, info.sha256))
                 for info in self.state.sealed
@@ -522,6 +631,7 @@ class PartitionLog:
             if self._closed:
                 return
             self._closed = True
+            self._wake_followers()
             self._report_appends()
             try:
                 if self._failure is None:
@@ -537,7 +647,7 @@ class PartitionLog:
                 self._mark.close()
                 self._around.telemetry.add(SEGMENTS, -len(self._view.segments))
                 for segment in self._view.segments:
-                    self._around.open_files.forget(segment.path)
+                    self._around.open_files.forget(segment.number)
 
     def remove(self) -> None:
         """Close the log and delete everything it has on disk. Its directory is gone on return."""
@@ -564,10 +674,14 @@ class PartitionLog:
             raise LogClosed(f"{self.directory} is closed")
         if self._failure is not None:
             raise self._failure
+        self._around.check_alive()
 
     def _check_change(self) -> None:
         self._check()
-        self._around.before_change()
+        try:
+            self._around.before_change()
+        except OSError as error:
+            raise as_storage_error(error, "preparing a change") from error
 
     def _full_or_failed(self, error: OSError, doing: str) -> StorageError:
         """Return DiskFull where nothing was committed for lack of space, else fail the log."""
@@ -580,4 +694,5 @@ class PartitionLog:
         error = LogFailed(f"{self.directory}: {reason}")
         self._failure = error
         self._commit.fail(error)
+        self._wake_followers()
         return error

@@ -70,12 +70,15 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     sealed: tuple[SealedInfo, ...] = ()
     truncating: Cut | None = None
 
-    def epoch_range(self, start_offset: int, end_offset: int) -> tuple[int, int]:
-        """Return the lowest and highest leader epoch that records of [start, end) may carry."""
+    def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+        """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
         starts = [epoch.start_offset for epoch in self.epochs]
         first = max(bisect_right(starts, start_offset) - 1, 0)
         last = max(bisect_right(starts, max(end_offset - 1, start_offset)) - 1, 0)
-        return self.epochs[first].epoch, self.epochs[last].epoch
+        return tuple((epoch.start_offset, epoch.epoch) for epoch in self.epochs[first : last + 1])
+
+
+_DECODER = msgspec.json.Decoder(PartitionState)
 
 
 def new_state(
@@ -148,7 +151,7 @@ def read_state(files: Files, directory: str) -> PartitionState:
         DirectoryRefused: If a newer version of Cordwood wrote it.
     """
     path = state_path(directory)
-    state = read_metadata(files, path, PartitionState)
+    state = read_metadata(files, path, _DECODER)
     if state.format > LAYOUT_VERSION:
         raise DirectoryRefused(f"{path} has format {state.format}; this version reads up to {LAYOUT_VERSION}")
     bases = [segment.base for segment in state.sealed] + [state.active_base]

@@ -7,38 +7,46 @@ that goes away underneath, or an end that moved back, is looked up once more; th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from threading import Lock
+from threading import Event, Lock
 from typing import TypeVar
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
-from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, UnknownTopic
+from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, MetadataDamaged, UnknownTopic
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.storage import identity
 from cordwood.storage.catalogue import TopicEntry, read_catalogue, topics_of
 from cordwood.storage.data_directory import FORMATS, partition_directory
 from cordwood.storage.files import Files
-from cordwood.storage.mark import Mark, read_marks
+from cordwood.storage.mark import Mark, read_published
 from cordwood.storage.partition_state import (
+    Bound,
     SealedInfo,
     mark_path,
     new_state,
     read_state,
-    state_path,
 )
-from cordwood.storage.reading import Bounds, walk_frames
-from cordwood.storage.recovery import newest_mark, synced_bound
-from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched
+from cordwood.storage.reading import Bounds, index_frames
+from cordwood.storage.recovery import check_belongs, newest_mark, partition_exists, synced_bound
+from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched, segment_path
+from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import Fetched, View
 
 Result = TypeVar("Result")
 _SETTLING_TRIES = 8
+#: How often a follower looks at the mark of another process.
+FOLLOW_SECONDS = 0.02
 
 
 class FollowedSegment(Segment):
     """The active segment as a reader beside its writer sees it: each mark lets it see further."""
 
     _walked: tuple[int, int] | None = None
+
+    @property
+    def log_path(self) -> str:
+        """Where the segment's log is, or will be."""
+        return segment_path(self.directory, self.base, "log")
 
     def begin(self, mark: Mark | None) -> None:
         """Take the index entries that the mark vouches for, once, so that little is left to walk."""
@@ -60,20 +68,31 @@ class FollowedSegment(Segment):
         indexes = self.indexes()
         assert indexes is not None
         if self._walked[1] < bounds.end:
-            walk_frames(self, bounds, *indexes, self._walked)
+            index_frames(self, bounds, *indexes, self._walked)
             self._walked = (bounds.next_offset, bounds.end)
 
 
 class ReadOnlyPartition:
     """One partition as its writer has published it. Any number of threads."""
 
-    def __init__(self, open_files: OpenFiles, directory: str, entry: TopicEntry, frame_size_max: int) -> None:
+    def __init__(
+        self,
+        open_files: OpenFiles,
+        directory: str,
+        entry: TopicEntry,
+        partition: int,
+        frame_size_max: int,
+        closed: Event,
+    ) -> None:
+        self._partition = partition
+        self._closed = closed
         self._open_files = open_files
         self._directory = directory
         self._entry = entry
         self._format = FORMATS[topic_config(entry.config).format]
         self._frame_size_max = frame_size_max
         self._guard = Lock()
+        self._furthest = (-1, Bound(0, 0, 0))
         self._known: dict[tuple[type[Segment], int, int], Segment] = {}
 
     @property
@@ -95,6 +114,19 @@ class ReadOnlyPartition:
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after *timestamp*, exactly."""
         return self._looked_up(lambda view: view.offset_at(timestamp))
+
+    def wait_beyond(self, offset: int) -> int:
+        """Wait until there is a record at or after *offset* to read, and return the high watermark.
+
+        Looks at the mark now and then: it belongs to another process, which tells nobody.
+
+        Raises:
+            LogClosed: If the directory is closed meanwhile.
+        """
+        while (high_watermark := self.high_watermark) <= offset:
+            if self._closed.wait(FOLLOW_SECONDS):
+                raise LogClosed(f"{self._directory} is closed")
+        return high_watermark
 
     def size(self) -> int:
         """Return the bytes of all segments, as far as they are published."""
@@ -123,16 +155,22 @@ class ReadOnlyPartition:
     def _view(self) -> View:
         """Return what is published now, or nothing yet where the writer has not made the partition."""
         files = self._open_files.files
+        first = topic_config(self._entry.config).initial_offset
         for _ in range(_SETTLING_TRIES):
-            if not files.exists(state_path(self._directory)):
-                return self._nothing_yet()
+            if not partition_exists(files, self._directory, first):
+                return self._nothing_yet(first)
             state = read_state(files, self._directory)
-            marks = read_marks(files, mark_path(self._directory))
-            # The writer may have committed a change between the two reads; then look again.
-            if read_state(files, self._directory) == state:
+            marks, torn = read_published(files, mark_path(self._directory))
+            # The writer may have committed a change between the two reads, or be writing a slot just
+            # now; then look again.
+            if read_state(files, self._directory) == state and not torn:
                 break
+        if torn and self._furthest[0] != state.leader_epoch:
+            # The other slot may be behind, and reading less than there is would go unnoticed.
+            raise MetadataDamaged(mark_path(self._directory), "has a slot that is neither empty nor valid")
+        check_belongs(self._directory, state, self._entry, self._partition, first)
         mark = newest_mark(state, marks, self._directory)
-        bound = synced_bound(state, mark)
+        bound = self._never_back(state.leader_epoch, synced_bound(state, mark))
         active = SealedInfo(
             bound.base,
             bound.position,
@@ -141,13 +179,26 @@ class ReadOnlyPartition:
         )
         with self._guard:
             epoch = state.leader_epoch
+            cut = state.truncating is not None and state.truncating.copied
             sealed = [self._segment(SealedSegment, info, epoch) for info in state.sealed]
             last = self._segment(FollowedSegment, active, epoch)
             assert isinstance(last, FollowedSegment)
             last.begin(mark)
+            # A truncation that is committed may not have put its new file in place yet.
+            prepared = segment_path(self._directory, active.base, CUT_SUFFIX)
+            last.path = prepared if cut and files.exists(prepared) else last.log_path
             segments = (*sealed, last)
             self._known = {key: segment for key, segment in self._known.items() if segment in segments}
         return View(state, segments, bound.position, bound.next_offset, self._frame_size_max)
+
+    def _never_back(self, epoch: int, bound: Bound) -> Bound:
+        """Return *bound*, or the one from before if it was further: a mark may be read half written."""
+        with self._guard:
+            known_epoch, known = self._furthest
+            if known_epoch == epoch and (known.base, known.position) > (bound.base, bound.position):
+                return known if known.base == bound.base else bound
+            self._furthest = (epoch, bound)
+            return bound
 
     def _segment(self, kind: type[Segment], info: SealedInfo, epoch: int) -> Segment:
         """Return the segment, the same object for as long as its file is the same."""
@@ -155,15 +206,15 @@ class ReadOnlyPartition:
         segment = self._known.get(key)
         if segment is None:
             segment = self._known[key] = kind(self._open_files, self._directory, info, self._format)
-            self._open_files.forget(segment.path)
         segment.info = info
         return segment
 
-    def _nothing_yet(self) -> View:
+    def _nothing_yet(self, first: int) -> View:
         entry = self._entry
-        state = new_state(entry.name, entry.id, 0, initial_offset=0, index_interval_bytes=4096)
-        nothing = FollowedSegment(self._open_files, self._directory, SealedInfo(0, 0, 0), self._format)
-        return View(state, (nothing,), 0, 0, self._frame_size_max)
+        state = new_state(entry.name, entry.id, 0, initial_offset=first, index_interval_bytes=4096)
+        info = SealedInfo(first, 0, first)
+        nothing = FollowedSegment(self._open_files, self._directory, info, self._format)
+        return View(state, (nothing,), 0, first, self._frame_size_max)
 
 
 class ReadOnlyDirectory:
@@ -184,7 +235,7 @@ class ReadOnlyDirectory:
         self._config = config
         self._open_files = OpenFiles(files, mapped=True)
         self._partitions: dict[tuple[str, int], ReadOnlyPartition] = {}
-        self._closed = False
+        self._closed = Event()
 
     @property
     def topics(self) -> Mapping[str, TopicEntry]:
@@ -196,7 +247,7 @@ class ReadOnlyDirectory:
         """Return the settings of a topic that sets *overrides* itself."""
         return topic_config(overrides, self._config)
 
-    def partition(self, topic: str, partition: int) -> ReadOnlyPartition:
+    def readable(self, topic: str, partition: int) -> ReadOnlyPartition:
         """Return a partition to read.
 
         Raises:
@@ -210,14 +261,14 @@ class ReadOnlyDirectory:
                 raise UnknownTopic(f"there is no partition {partition} of a topic {topic}")
             directory = partition_directory(self.path, topic, partition)
             size_max = topic_config(entry.config, self._config).max_message_bytes
-            found = ReadOnlyPartition(self._open_files, directory, entry, size_max)
+            found = ReadOnlyPartition(self._open_files, directory, entry, partition, size_max, self._closed)
             self._partitions[topic, partition] = found
         return found
 
     def close(self) -> None:
         """Let go. Idempotent."""
-        self._closed = True
+        self._closed.set()
 
     def _check(self) -> None:
-        if self._closed:
+        if self._closed.is_set():
             raise LogClosed(f"{self.path} is closed")

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from cordwood.errors import CorruptRange, FrameError
+from cordwood.errors import CorruptRange
 from cordwood.formats.format import Ending, Format, FrameTable
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
 from cordwood.storage.segment import Segment
 
-WINDOW_BYTES = 1 << 20
+WINDOW_BYTES_MIN = 4096
 #: Whole frames are taken into memory, so a window grows up to this for a large one.
 REINDEX_WINDOW_BYTES = 8 << 20
 
@@ -53,14 +54,23 @@ class Bounds:
     """What is known of a segment's frames beside their bytes.
 
     ``end`` is the position and ``next_offset`` the offset where what may be read stops; a frame ends
-    exactly there. ``dense`` says that offsets have no gaps, ``epochs`` which leader epochs there can be.
+    exactly there. ``dense`` says that offsets have no gaps; ``epochs`` from which offset on frames carry
+    which leader epoch.
     """
 
     end: int
     next_offset: int
     dense: bool
-    epochs: tuple[int, int]
+    epochs: tuple[tuple[int, int], ...]
     size_max: int
+
+
+class Window(NamedTuple):
+    """Sound frames that follow each other; the table's positions count from ``position``."""
+
+    position: int
+    data: Buffer
+    table: FrameTable
 
 
 def read_run(segment: Segment, offset: int, bounds: Bounds, max_bytes: int) -> FrameRun | None:
@@ -71,153 +81,50 @@ def read_run(segment: Segment, offset: int, bounds: Bounds, max_bytes: int) -> F
     Raises:
         CorruptRange: If the frame, or what must be walked to find it, is not what was written.
     """
-    indexes = segment.indexes()
-    if indexes is not None:
-        try:
-            return _read_from_index(segment, indexes[0], offset, bounds, max_bytes)
-        except CorruptRange:
-            # The index may be what is wrong. Rebuilt from the log, it is right, and asking again tells.
-            pass
-    index, times, _ = build_indexes(segment, bounds, indexes[0] if indexes else None)
-    segment.use_indexes(index, times)
-    return _read_from_index(segment, index, offset, bounds, max_bytes)
-
-
-def _read_from_index(
-    segment: Segment, index: SparseIndex, offset: int, bounds: Bounds, max_bytes: int
-) -> FrameRun | None:
-    start = index.floor_entry(offset)
-    position, expected = (start[1], start[0]) if start else (0, segment.base)
-    window = index.interval_bytes + max_bytes
-    while position < bounds.end:
-        data = _read(segment, position, min(window, bounds.end - position), expected)
-        table = _scan(segment, data, position, expected, bounds)
-        first = table.find(offset)
-        if first < len(table):
-            return _run(segment, data, table, first, position, max_bytes)
-        complete = table.ending is Ending.END and len(data) == table.end
-        if complete or (table.ending is Ending.SHORT and position + len(data) < bounds.end):
-            if len(table):
-                expected = table.next_offset(len(table) - 1)
-                position += table.end
-            else:
-                window = _frame_size(segment, data, bounds, window)
+    index = indexes_of(segment, bounds)[0]
+    start = index.floor_entry(offset) or (segment.base, 0)
+    window = max(index.interval_bytes + max_bytes, WINDOW_BYTES_MIN)
+    for found in walk(segment, bounds, start, window, index):
+        if isinstance(found, CorruptRange):
+            if found.resume_offset > offset:
+                raise found
             continue
-        raise _corrupt(segment, index, position, expected, bounds, table)
+        first = found.table.find(offset)
+        if first < len(found.table):
+            limit = found.table.position(first) + max_bytes
+            last = len(found.table) - 1
+            if found.table.end > limit:
+                last = max(found.table.last_within(limit), first)
+            return FrameRun(found.position, found.data, found.table, first, last, segment.format)
     return None
 
 
-def _run(
-    segment: Segment, data: Buffer, table: FrameTable, first: int, position: int, max_bytes: int
-) -> FrameRun:
-    """Cut the run to *max_bytes*, its first frame always included, and remember what was checked."""
-    segment.checked.add(position, position + table.end)
-    limit = table.position(first) + max_bytes
-    last = len(table) - 1
-    if table.end > limit:
-        last = max(table.last_within(limit), first)
-    return FrameRun(position, data, table, first, last, segment.format)
+def indexes_of(segment: Segment, bounds: Bounds) -> tuple[SparseIndex, TimeIndex]:
+    """Return the indexes of a segment, built from the log if the files are missing or not as they were."""
+    indexes = segment.indexes()
+    if indexes is None:
+        index, times = SparseIndex(segment.info.index_interval_bytes), TimeIndex()
+        segment.damage = index_frames(segment, bounds, index, times, (segment.base, 0))
+        segment.use_indexes(index, times)
+        if segment.damage is None:
+            segment.repair_indexes()
+        indexes = index, times
+    return indexes
 
 
-def _read(segment: Segment, position: int, size: int, offset: int) -> Buffer:
-    try:
-        data = segment.read_at(position, size)
-    except FileNotFoundError:
-        raise CorruptRange(
-            segment.path, 0, segment.base, segment.info.next_offset, "the file is missing"
-        ) from None
-    except OSError as error:
-        raise CorruptRange(
-            segment.path, position, offset, segment.info.next_offset, f"cannot be read: {error.strerror}"
-        ) from error
-    if len(data) < size:
-        reason = f"expected {position + size} bytes, found {position + len(data)}"
-        raise CorruptRange(segment.path, position + len(data), offset, segment.info.next_offset, reason)
-    return data
-
-
-def _scan(segment: Segment, data: Buffer, position: int, expected: int, bounds: Bounds) -> FrameTable:
-    return segment.format.scan(
-        data,
-        next_offset=expected,
-        dense=bounds.dense,
-        epochs=bounds.epochs,
-        size_max=bounds.size_max,
-        checked_before=segment.checked.end_from(position) - position,
-    )
-
-
-def _frame_size(segment: Segment, data: Buffer, bounds: Bounds, window: int) -> int:
-    """Return how many bytes to read so that the frame at the start of *data* is whole."""
-    if len(data) >= segment.format.header_size:
-        size = segment.format.frame_size(data)
-        if size is not None and window < size <= bounds.size_max:
-            return size
-    return window * 2
-
-
-def _corrupt(
-    segment: Segment, index: SparseIndex, position: int, expected: int, bounds: Bounds, table: FrameTable
-) -> CorruptRange:
-    """Return the error for what lies after the sound frames of *table*."""
-    at = position + table.end
-    offset = table.next_offset(len(table) - 1) if len(table) else expected
-    after = index.next_after(at)
-    resume = after[0] if after is not None and after[0] < bounds.next_offset else bounds.next_offset
-    reason = "a frame ends beyond the segment"
-    if table.ending is not Ending.END:
-        error: FrameError = table.error()
-        reason = f"{error.what}: expected {error.expected}, found {error.found}"
-    return CorruptRange(segment.path, at, offset, resume, reason)
-
-
-def build_indexes(
-    segment: Segment, bounds: Bounds, old: SparseIndex | None
-) -> tuple[SparseIndex, TimeIndex, CorruptRange | None]:
-    """Build both indexes from the log. Where it is damaged, go on at the next frame that *old* knows of.
-
-    Returns:
-        The indexes, which have no entries for what could not be walked, and the first damage found.
-    """
-    index, times = SparseIndex(segment.info.index_interval_bytes), TimeIndex()
-    damage = walk_frames(segment, bounds, index, times, (segment.base, 0), old)
-    return index, times, damage
-
-
-def walk_frames(
-    segment: Segment,
-    bounds: Bounds,
-    index: SparseIndex,
-    times: TimeIndex,
-    start: tuple[int, int],
-    old: SparseIndex | None = None,
+def index_frames(
+    segment: Segment, bounds: Bounds, index: SparseIndex, times: TimeIndex, start: tuple[int, int]
 ) -> CorruptRange | None:
     """Add the entries of all frames from *start*, an (offset, position), up to the end of *bounds*.
 
-    Where the log is damaged, go on at the next frame that *old* knows of. Returns the first damage found.
+    Returns the first damage on the way; what lies behind it has entries as far as it can be walked.
     """
-    damage, window = None, REINDEX_WINDOW_BYTES
-    expected, position = start
-    while position < bounds.end:
-        try:
-            data = _read(segment, position, min(window, bounds.end - position), expected)
-            table = _scan(segment, data, position, expected, bounds)
-            note_frames(index, times, table, position)
-            segment.checked.add(position, position + table.end)
-            if len(table):
-                expected = table.next_offset(len(table) - 1)
-            if table.end == len(data) or (table.ending is Ending.SHORT and position + len(data) < bounds.end):
-                if not len(table):
-                    window = _frame_size(segment, data, bounds, window)
-                position += table.end
-                continue
-            raise _corrupt(segment, index, position, expected, bounds, table)
-        except CorruptRange as error:
-            damage = damage or error
-            after = old.next_after(error.position) if old is not None else None
-            if after is None:
-                break
-            expected, position = after
+    damage = None
+    for found in walk(segment, bounds, start, REINDEX_WINDOW_BYTES, None):
+        if isinstance(found, CorruptRange):
+            damage = damage or found
+        else:
+            note_frames(index, times, found.table, found.position)
     return damage
 
 
@@ -231,6 +138,104 @@ def note_frames(index: SparseIndex, times: TimeIndex, table: FrameTable, positio
             times.add(timestamp, offset)
 
 
+def walk(
+    segment: Segment, bounds: Bounds, start: tuple[int, int], window: int, index: SparseIndex | None
+) -> Iterator[Window | CorruptRange]:
+    """Yield the sound frames from *start*, an (offset, position), window after window, and what is damaged.
+
+    After damage the walk goes on where the damaged frame's length leads to a sound one, else at the next
+    frame that *index* knows of, else not at all; the damage says from which offset on.
+    """
+    expected, position = start
+    while position < bounds.end:
+        wanted = min(window, bounds.end - position)
+        try:
+            data = segment.read_at(position, wanted)
+        except OSError as error:
+            yield _unreadable(segment, position, expected, bounds, error)
+            return
+        table = _scan(segment, data, position, expected, bounds)
+        whole, more = len(data) == wanted, position + wanted < bounds.end
+        if len(table):
+            segment.checked.add(position, position + table.end)
+            yield Window(position, data, table)
+            expected = table.next_offset(len(table) - 1)
+            position += table.end
+        if whole and (table.end == wanted or (table.ending is Ending.SHORT and more)):
+            if not len(table):
+                window = _larger(segment, data, bounds, window)
+            continue
+        if position == bounds.end:
+            return
+        damage = _damage(segment, table, position, expected, bounds, whole)
+        after = _next_sound(segment, damage, bounds)
+        if after is None and index is not None:
+            after = index.next_after(position)
+        yield damage if after is None else damage.resuming_at(after[0])
+        if after is None:
+            return
+        expected, position = after
+
+
+def _scan(segment: Segment, data: Buffer, position: int, expected: int, bounds: Bounds) -> FrameTable:
+    return segment.format.scan(
+        data,
+        next_offset=expected,
+        dense=bounds.dense,
+        epochs=bounds.epochs,
+        size_max=bounds.size_max,
+        checked_before=segment.checked.end_from(position) - position,
+    )
+
+
+def _larger(segment: Segment, data: Buffer, bounds: Bounds, window: int) -> int:
+    """Return a window that the frame at the start of *data* fits into."""
+    if len(data) >= segment.format.header_size:
+        size = segment.format.frame_size(data)
+        if size is not None and window < size <= bounds.size_max:
+            return size
+    return window * 2
+
+
+def _unreadable(
+    segment: Segment, position: int, expected: int, bounds: Bounds, error: OSError
+) -> CorruptRange:
+    missing = isinstance(error, FileNotFoundError)
+    reason = "the file is missing" if missing else f"cannot be read: {error.strerror}"
+    return CorruptRange(segment.path, position, expected, bounds.next_offset, reason)
+
+
+def _damage(
+    segment: Segment, table: FrameTable, position: int, expected: int, bounds: Bounds, whole: bool
+) -> CorruptRange:
+    """Return the error for what lies at *position*, after the sound frames of *table*."""
+    reason = "a frame ends beyond the segment"
+    if not whole:
+        reason = f"the file ends, but {bounds.end} bytes were written"
+    elif table.ending is not Ending.END:
+        error = table.error()
+        reason = f"{error.what}: expected {error.expected}, found {error.found}"
+    return CorruptRange(segment.path, position, expected, bounds.next_offset, reason)
+
+
+def _next_sound(segment: Segment, damage: CorruptRange, bounds: Bounds) -> tuple[int, int] | None:
+    """Return (offset, position) of the frame after a damaged one, if its length leads to a sound one."""
+    header_size = segment.format.header_size
+    try:
+        head = segment.read_at(damage.position, header_size)
+        size = segment.format.frame_size(head) if len(head) == header_size else None
+        if size is None or damage.position + size >= bounds.end:
+            return None
+        position = damage.position + size
+        data = segment.read_at(position, min(bounds.size_max, bounds.end - position))
+    except OSError:
+        return None
+    table = _scan(segment, data, position, damage.offset + 1, replace(bounds, dense=False))
+    if not len(table) or table.next_offset(0) > bounds.next_offset:
+        return None
+    return table.base_offset(0), position
+
+
 def find_timestamp(
     segment: Segment, timestamp: int, bounds: Bounds, log_start_offset: int
 ) -> tuple[int, int] | None:
@@ -241,12 +246,11 @@ def find_timestamp(
     Raises:
         CorruptRange: If a frame that may hold it is not what was written.
     """
-    indexes = segment.indexes()
-    if indexes is None:
-        index, times, _ = build_indexes(segment, bounds, None)
-        segment.use_indexes(index, times)
-        indexes = index, times
-    offset = indexes[1].first_at(timestamp)
+    offset = indexes_of(segment, bounds)[1].first_at(timestamp)
+    damage = segment.damage
+    if damage is not None and (offset is None or offset >= damage.offset):
+        # The index was built without what is damaged, which may hold the record.
+        raise damage
     if offset is None:
         return None
     # The log start may have moved past that frame; then the first match is anywhere after it.
@@ -261,16 +265,9 @@ def find_timestamp(
 
 def checked_sha256(segment: Segment, bounds: Bounds) -> str | None:
     """Return the SHA-256 of a sealed segment in hex, None if it is not what was written or is gone."""
-    if build_indexes(segment, bounds, None)[2] is not None:
-        return None
-    digest, position = hashlib.sha256(), 0
-    while position < bounds.end:
-        try:
-            data = segment.read_at(position, min(REINDEX_WINDOW_BYTES, bounds.end - position))
-        except OSError:
+    digest = hashlib.sha256()
+    for found in walk(segment, bounds, (segment.base, 0), REINDEX_WINDOW_BYTES, None):
+        if isinstance(found, CorruptRange):
             return None
-        if not data:
-            return None
-        digest.update(data)
-        position += len(data)
+        digest.update(memoryview(found.data)[: found.table.end])
     return digest.hexdigest()

@@ -15,6 +15,7 @@ from cordwood.errors import MetadataDamaged
 from cordwood.formats.format import Ending, Format, FrameTable
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
+from cordwood.kernels.layout import INT64_MAX
 from cordwood.storage import truncation
 from cordwood.storage.active import (
     Surroundings,
@@ -23,7 +24,8 @@ from cordwood.storage.active import (
     mark_of,
     opened_ms,
 )
-from cordwood.storage.files import File, join, parent, read_file, write_atomically
+from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.files import File, Files, join, parent, read_file, write_atomically
 from cordwood.storage.mark import Mark, MarkFile, read_marks
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import (
@@ -36,11 +38,11 @@ from cordwood.storage.partition_state import (
     state_path,
     write_state,
 )
-from cordwood.storage.reading import note_frames, walk_frames
+from cordwood.storage.reading import index_frames, note_frames
 from cordwood.storage.segment import (
     ActiveSegment,
     Flushed,
-    SealedSegment,
+    OwnedSegment,
     Segment,
     load_vouched,
     segment_path,
@@ -81,23 +83,40 @@ class RecoveryReport:
         return self == RecoveryReport(self.directory)
 
 
-def partition_exists(around: Surroundings, directory: str) -> bool:
+def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
     """Return whether a partition was ever committed in *directory*.
 
     Raises:
-        MetadataDamaged: If there are records but no `partition.json` to say what they are.
+        MetadataDamaged: If something beside it says that one was, but there is no `partition.json`.
     """
-    files = around.files
     if files.exists(state_path(directory)):
         return True
+    # What create_partition leaves when it is cut off: an empty first segment and a mark at its start.
+    for mark in read_marks(files, mark_path(directory)):
+        begun = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
+        if begun != (0, initial_offset, 0, initial_offset, initial_offset):
+            raise MetadataDamaged(state_path(directory), "is missing, but its mark is there")
     segments = segments_directory(directory)
-    if not files.exists(segments):
-        return False
-    for name in files.list(segments):
+    for name in files.list(segments) if files.exists(segments) else ():
         with contextlib.closing(files.open(join(segments, name), "read")) as file:
-            if file.size():
-                raise MetadataDamaged(state_path(directory), f"is missing, but {name} has records")
+            if file.size() or name != f"{initial_offset:020d}.log":
+                raise MetadataDamaged(state_path(directory), f"is missing, but {name} is there")
     return False
+
+
+def check_belongs(
+    directory: str, state: PartitionState, entry: TopicEntry, partition: int, initial_offset: int
+) -> None:
+    """Refuse a partition that is not the one its place says.
+
+    Raises:
+        MetadataDamaged: If it is another topic's or partition's, or begins before *initial_offset*.
+    """
+    if (state.topic, state.topic_id, state.partition) != (entry.name, entry.id, partition):
+        found = f"partition {state.partition} of topic {state.topic} with id {state.topic_id}"
+        raise MetadataDamaged(state_path(directory), f"is that of {found}")
+    if min([state.active_base, *(info.base for info in state.sealed)]) < initial_offset:
+        raise MetadataDamaged(state_path(directory), f"begins before offset {initial_offset}")
 
 
 def create_partition(
@@ -144,10 +163,8 @@ def open_partition(
         # No crash takes both slots. Every whole frame is kept all the same, but somebody should know.
         report = replace(report, damage=f"{mark_path(directory)} is missing or unreadable")
     mark = newest_mark(state, marks, directory)
-    if mark is not None and mark.log_start_offset > state.log_start_offset:
-        raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
     sealed: tuple[Segment, ...] = tuple(
-        SealedSegment(around.open_files, directory, info, format_) for info in state.sealed
+        OwnedSegment(around.open_files, directory, info, format_) for info in state.sealed
     )
     recovery = _Recovery(around, directory, quarantine, config, format_, state, mark, report)
     active = recovery.recover_active()
@@ -174,9 +191,9 @@ def newest_mark(state: PartitionState, marks: list[Mark], directory: str) -> Mar
             it was committed before the mark was written, so it is not what it was.
     """
     for mark in marks:
-        if mark.leader_epoch > state.leader_epoch or (
-            mark.leader_epoch == state.leader_epoch and mark.base > state.active_base
-        ):
+        same = mark.leader_epoch == state.leader_epoch
+        later = mark.base > state.active_base or mark.log_start_offset > state.log_start_offset
+        if mark.leader_epoch > state.leader_epoch or (same and later):
             raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
     return next((mark for mark in marks if mark.leader_epoch == state.leader_epoch), None)
 
@@ -254,6 +271,7 @@ class _Recovery:
             active.rewrite_indexes()
         else:
             active.flushed = flushed
+            active.trim_index_files()
             active.sync_indexes(len(index), len(times))
         return active
 
@@ -265,8 +283,13 @@ class _Recovery:
             store = create_store(self.around.files, self.directory, bound.base, self.config)
         else:
             interval = self.state.index_interval_bytes
+            # Nobody knows its timestamps any more, so a search by time must not pass it over.
             self.lost = SealedInfo(
-                bound.base, bound.position, bound.next_offset, index_interval_bytes=interval
+                bound.base,
+                bound.position,
+                bound.next_offset,
+                max_timestamp=INT64_MAX,
+                index_interval_bytes=interval,
             )
             store = create_store(self.around.files, self.directory, bound.next_offset, self.config)
             self.state = sealed_state(self.state, self.lost)
@@ -310,7 +333,7 @@ class _Recovery:
         )
         segment = Segment(self.around.open_files, self.directory, info, self.format)
         bounds = bounds_of(self.state, info, self.config.max_message_bytes)
-        damage = walk_frames(segment, bounds, index, times, index.last() or (bound.base, 0))
+        damage = index_frames(segment, bounds, index, times, index.last() or (bound.base, 0))
         if damage is not None:
             self.report = replace(self.report, damage=str(damage))
 
@@ -343,7 +366,7 @@ class _Recovery:
             data,
             next_offset=next_offset,
             dense=True,
-            epochs=(epoch, epoch),
+            epochs=((0, epoch),),
             size_max=self.config.max_message_bytes,
         )
 
@@ -369,7 +392,6 @@ class _Recovery:
 
     def _holds_a_frame(self, tail: bytes) -> bool:
         """Return whether a whole, valid frame lies in *tail*: then more than a last write was lost."""
-        epochs = (0, self.state.leader_epoch)
         return any(
             len(
                 self.format.scan(
@@ -377,7 +399,7 @@ class _Recovery:
                     start,
                     next_offset=0,
                     dense=False,
-                    epochs=epochs,
+                    epochs=None,
                     size_max=self.config.max_message_bytes,
                 )
             )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from itertools import count
 from threading import Lock
 from typing import NamedTuple
 
 import google_crc32c
 
-from cordwood.formats.format import Format
+from cordwood.errors import CorruptRange
+from cordwood.formats.format import Format, StreamedFrame
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
-from cordwood.storage.files import File, Files, join, parent, read_file, write_atomically
+from cordwood.storage.files import File, Files, join, parent, read_file, write_all, write_atomically
 from cordwood.storage.mark import Mark
 from cordwood.storage.partition_state import SealedInfo
 from cordwood.storage.store import Store
@@ -61,7 +64,9 @@ class CheckedRanges:
 class OpenFiles:
     """Files and maps open to read, at most *limit* of them; the one used longest ago goes first.
 
-    What was let go is closed when its last reader is done with it. *mapped* says whether sealed
+    Kept by a number of the segment's own, not by path: after a truncation the same path is another file,
+    and a reader that was slow to open the old one must not leave it here in the new one's place. What was
+    let go is closed when its last reader is done with it. *mapped* says whether sealed
     segments are mapped: no copy, but a device that fails to read then ends the process, so it is for
     embedded use and local scans. Callable from any thread.
     """
@@ -70,34 +75,39 @@ class OpenFiles:
         self.files = files
         self.mapped = mapped
         self._limit = limit
-        self._open: OrderedDict[str, File | memoryview] = OrderedDict()
+        self._open: OrderedDict[int, File | memoryview] = OrderedDict()
+        self._numbers = count()
         self._lock = Lock()
 
-    def read_at(self, path: str, position: int, size: int, *, sealed: bool) -> Buffer:
+    def number(self) -> int:
+        """Return a number that nobody else was given."""
+        return next(self._numbers)
+
+    def read_at(self, number: int, path: str, position: int, size: int, *, sealed: bool) -> Buffer:
         """Return up to *size* bytes from *position*; only a *sealed* file is ever mapped."""
-        found = self._get(path, mapped=sealed and self.mapped)
+        found = self._get(number, path, mapped=sealed and self.mapped)
         if isinstance(found, memoryview):
             return found[position : position + size]
         return found.read_at(position, size)
 
-    def _get(self, path: str, *, mapped: bool) -> File | memoryview:
+    def _get(self, number: int, path: str, *, mapped: bool) -> File | memoryview:
         with self._lock:
-            found = self._open.get(path)
+            found = self._open.get(number)
             if found is not None:
-                self._open.move_to_end(path)
+                self._open.move_to_end(number)
                 return found
         file = self.files.open(path, "read")
         opened = file.map() if mapped else file
         with self._lock:
-            self._open[path] = opened
+            self._open[number] = opened
             while len(self._open) > self._limit:
                 self._open.popitem(last=False)
         return opened
 
-    def forget(self, path: str) -> None:
-        """Let go of *path*: its name now means another file, or none."""
+    def forget(self, number: int) -> None:
+        """Let go of a segment's file."""
         with self._lock:
-            self._open.pop(path, None)
+            self._open.pop(number, None)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -111,11 +121,14 @@ class Segment:
 
     def __init__(self, open_files: OpenFiles, directory: str, info: SealedInfo, format_: Format) -> None:
         self.open_files = open_files
+        self.number = open_files.number()
         self.directory = directory
         self.info = info
         self.format = format_
         self.path = segment_path(directory, info.base, "log")
         self.checked = CheckedRanges()
+        #: What an index that was built from the log had to leave out.
+        self.damage: CorruptRange | None = None
         self._index: SparseIndex | None = None
         self._times: TimeIndex | None = None
 
@@ -126,7 +139,7 @@ class Segment:
 
     def read_at(self, position: int, size: int) -> Buffer:
         """Return up to *size* bytes from *position*."""
-        return self.open_files.read_at(self.path, position, size, sealed=False)
+        return self.open_files.read_at(self.number, self.path, position, size, sealed=False)
 
     def indexes(self) -> tuple[SparseIndex, TimeIndex] | None:
         """Return both indexes, or None where one is missing or not as it was sealed: rebuild it."""
@@ -136,7 +149,8 @@ class Segment:
                 files = self.open_files.files
                 entries = read_file(files, segment_path(self.directory, info.base, "idx"))
                 times = read_file(files, segment_path(self.directory, info.base, "timeidx"))
-            except FileNotFoundError:
+            except OSError:
+                # Derived, so whatever is wrong with it, it can be built again.
                 return None
             found = (google_crc32c.value(entries), google_crc32c.value(times))
             if found != (info.index_crc32c, info.time_index_crc32c):
@@ -148,13 +162,29 @@ class Segment:
         """Take *index* and *times* for the indexes of this segment from now on."""
         self._index, self._times = index, times
 
+    def repair_indexes(self) -> None:
+        """Put indexes that were built from the log where they belong. Here nothing may be written."""
+
 
 class SealedSegment(Segment):
     """A segment that changes no more."""
 
     def read_at(self, position: int, size: int) -> Buffer:
         """Return up to *size* bytes from *position*, mapped where that is wanted."""
-        return self.open_files.read_at(self.path, position, size, sealed=True)
+        return self.open_files.read_at(self.number, self.path, position, size, sealed=True)
+
+
+class OwnedSegment(SealedSegment):
+    """A sealed segment in the hands of the directory's writer, who repairs its indexes."""
+
+    def repair_indexes(self) -> None:
+        """Write the indexes again if they are byte for byte what was sealed. Durable, or as before."""
+        assert self._index is not None
+        assert self._times is not None
+        found = tuple(google_crc32c.value(bytes(i.entries)) for i in (self._index, self._times))
+        if found == (self.info.index_crc32c, self.info.time_index_crc32c):
+            with contextlib.suppress(OSError):
+                write_indexes(self, self._index, self._times)
 
 
 class Flushed(NamedTuple):
@@ -199,7 +229,20 @@ class ActiveSegment(Segment):
 
     def append(self, frame: Buffer, next_offset: int, max_timestamp: int) -> None:
         """Append one frame, which takes the offsets up to *next_offset*. Not durable."""
-        position = self.store.append([frame])
+        self._note(self.store.append([frame]), next_offset, max_timestamp)
+
+    def append_stream(self, frame: StreamedFrame, chunks: Iterable[Buffer]) -> None:
+        """Append the frame around a value that comes in *chunks*. Not durable."""
+
+        def passing() -> Iterator[Buffer]:
+            for chunk in chunks:
+                frame.update(chunk)
+                yield chunk
+
+        position = self.store.append_around(len(frame.head), passing(), frame.finish)
+        self._note(position, frame.next_offset, frame.max_timestamp)
+
+    def _note(self, position: int, next_offset: int, max_timestamp: int) -> None:
         self.index.add(self.next_offset, position)
         self.times.add(max_timestamp, self.next_offset)
         self.next_offset = next_offset
@@ -210,18 +253,29 @@ class ActiveSegment(Segment):
         new_entries = bytes(self.index.entries[before.index_entries * 16 : index_entries * 16])
         new_times = bytes(self.times.entries[before.time_entries * 16 : time_entries * 16])
         files = self.open_files.files
-        if new_entries:
-            path = segment_path(self.directory, self.base, "idx")
-            _write_entries(files, path, before.index_entries * 16, new_entries)
-        if new_times:
-            path = segment_path(self.directory, self.base, "timeidx")
-            _write_entries(files, path, before.time_entries * 16, new_times)
+        for suffix, flushed, new in (
+            ("idx", before.index_entries, new_entries),
+            ("timeidx", before.time_entries, new_times),
+        ):
+            if new:
+                _write_entries(files, segment_path(self.directory, self.base, suffix), flushed * 16, new)
         self.flushed = Flushed(
             index_entries,
             time_entries,
             google_crc32c.extend(before.index_crc, new_entries),
             google_crc32c.extend(before.time_crc, new_times),
         )
+
+    def trim_index_files(self) -> None:
+        """Cut off what the index files hold beyond the entries that the mark vouches for."""
+        files = self.open_files.files
+        for suffix, entries in (("idx", self.flushed.index_entries), ("timeidx", self.flushed.time_entries)):
+            path = segment_path(self.directory, self.base, suffix)
+            if files.exists(path):
+                with contextlib.closing(files.open(path, "write")) as file:
+                    if file.size() > entries * 16:
+                        file.truncate(entries * 16)
+                        file.sync()
 
     def rewrite_indexes(self) -> None:
         """Replace both index files by what is in memory. Durable on return."""
@@ -279,7 +333,7 @@ def _write_entries(files: Files, path: str, position: int, entries: bytes) -> No
     with contextlib.closing(file):
         # What lies beyond is from before a crash or a truncation and names frames that are gone.
         file.truncate(position)
-        file.write_at(position, [entries])
+        write_all(file, position, entries)
         file.sync()
     if created:
         files.sync_directory(parent(path))

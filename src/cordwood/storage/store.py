@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 from cordwood.errors import DiskFull, LogFailed, StorageError
-from cordwood.storage.files import Buffer, File
+from cordwood.storage.files import Buffer, File, write_all
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+Finish: TypeAlias = Callable[[], tuple[Buffer, Buffer]]
 PREALLOCATE_AFTER = 1 << 20
 PREALLOCATE_STEP_MAX = 16 << 20
+
+
+def as_storage_error(error: OSError, doing: str) -> StorageError:
+    """Return *error* as one of the library's own: DiskFull where there was no space."""
+    kind = DiskFull if error.errno in DISK_FULL else StorageError
+    place = f"{error.filename}: " if error.filename else ""
+    return kind(f"{place}{doing} failed: {error.strerror or error}")
 
 
 class Store:
@@ -50,17 +59,33 @@ class Store:
         self.end += size
         return position
 
+    def append_around(self, head_size: int, chunks: Iterable[Buffer], finish: Finish) -> int:
+        """Append a head, *chunks* and a tail, whole or not at all, where only *finish* knows head and tail.
+
+        The head is written last: until then the place where a frame would start is zeros, so a crash
+        leaves a torn tail and never half a frame. Raises as `append` does.
+        """
+        position = self.end + head_size
+        try:
+            for chunk in chunks:
+                write_all(self.file, position, chunk)
+                position += len(chunk)
+            head, tail = finish()
+            write_all(self.file, position, tail)
+            position += len(tail)
+            write_all(self.file, self.end, head)
+        except OSError as error:
+            self._undo()
+            if error.errno in DISK_FULL:
+                raise DiskFull(f"{self.file.path}: no space left for {position - self.end} bytes") from error
+            raise StorageError(f"{self.file.path}: append failed: {error.strerror}") from error
+        start, self.end = self.end, position
+        self._allocated = max(self._allocated, self.end)
+        return start
+
     def _write_rest(self, buffers: Sequence[Buffer], written: int) -> None:
         """Finish a write that was cut short, which says nothing yet about why it was."""
-        rest = (
-            memoryview(b"".join(buffers))[written:] if len(buffers) > 1 else memoryview(buffers[0])[written:]
-        )
-        while rest:
-            taken = self.file.write_at(self.end + written, [rest])
-            if taken == 0:
-                raise OSError(errno.ENOSPC, "nothing was taken", self.file.path)
-            written += taken
-            rest = rest[taken:]
+        write_all(self.file, self.end + written, memoryview(b"".join(buffers))[written:])
 
     def _undo(self) -> None:
         """Cut off what a failed append left: a partial frame must never lie under a later good one."""

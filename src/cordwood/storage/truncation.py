@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from cordwood.kernels import Buffer
-from cordwood.storage.files import File, Files, os_error
+from cordwood.storage.files import Files, os_error, write_all
 from cordwood.storage.partition_state import Cut, PartitionState, truncated_state, write_state
 from cordwood.storage.reading import Bounds, read_run
 from cordwood.storage.segment import ActiveSegment, Segment, segment_path, segments_directory
@@ -55,22 +54,14 @@ def _copy(segment: Segment, size: int, tail: bytes | bytearray) -> None:
     with contextlib.closing(files.open(path, "create")) as file:
         position = 0
         while position < size:
-            position += _write_all(
-                file, position, segment.read_at(position, min(COPY_BYTES, size - position))
-            )
-        _write_all(file, position, tail)
+            data = segment.read_at(position, min(COPY_BYTES, size - position))
+            if not data:
+                raise os_error(errno.EIO, segment.path)
+            write_all(file, position, data)
+            position += len(data)
+        write_all(file, position, tail)
         file.sync()
     files.sync_directory(segments_directory(segment.directory))
-
-
-def _write_all(file: File, position: int, data: Buffer) -> int:
-    written = 0
-    while written < len(data):
-        taken = file.write_at(position + written, [memoryview(data)[written:]])
-        if taken == 0:
-            raise os_error(errno.ENOSPC, file.path)
-        written += taken
-    return written
 
 
 def commit_cut(files: Files, directory: str, state: PartitionState, cut: Cut) -> PartitionState:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cordwood.errors import OffsetOutOfRange
+from cordwood.errors import CorruptRange, OffsetOutOfRange
 from cordwood.storage.partition_state import PartitionState, SealedInfo
 from cordwood.storage.reading import Bounds, FrameRun, find_timestamp, read_run
 from cordwood.storage.segment import Segment
@@ -58,7 +58,13 @@ class View(NamedTuple):
         runs: list[FrameRun] = []
         next_offset, left, at = offset, max_bytes, self.find_segment(offset)
         while next_offset < self.high_watermark and at < len(self.segments) and (left > 0 or not runs):
-            run = read_run(self.segments[at], next_offset, self.bounds(at), max(left, 0))
+            try:
+                run = read_run(self.segments[at], next_offset, self.bounds(at), max(left, 0))
+            except CorruptRange:
+                if runs:
+                    # What comes before the damage is served; whoever goes on from there will meet it.
+                    break
+                raise
             if run is None:
                 at += 1
                 continue
@@ -86,6 +92,6 @@ def bounds_of(state: PartitionState, info: SealedInfo, frame_size_max: int) -> B
         end=info.size,
         next_offset=info.next_offset,
         dense=True,
-        epochs=state.epoch_range(info.base, info.next_offset),
+        epochs=state.epochs_within(info.base, info.next_offset),
         size_max=frame_size_max,
     )

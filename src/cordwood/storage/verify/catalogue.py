@@ -82,7 +82,7 @@ def check_catalogue(files: Files, meta: str, tally: Tally) -> Catalogue | None:
         stop = slots[0].position if slots else 0
         walk = _CatalogueWalk(Windows(file, file.size(), tally, hashed=False), stop, tally)
         found = walk.catalogue if walk.run() else None
-    return found
+    return found  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
 class _CatalogueWalk:

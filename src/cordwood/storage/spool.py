@@ -1,0 +1,74 @@
+"""A stream of unknown length on its way into the log: spooled first, so that nobody waits for it.
+
+Chunks go to a file in ``tmp/`` as they come, in constant memory. Only when the stream has ended well, its
+bytes are copied behind a header that knows their length and checksum. Other appends never wait for a slow
+stream, and one that fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from cordwood.errors import DiskFull, StorageError, StreamTooLong
+from cordwood.kernels import Buffer
+from cordwood.storage.files import File, Files, join, write_all
+from cordwood.storage.store import DISK_FULL
+
+COPY_BYTES = 1 << 20
+
+
+class Spool:
+    """The bytes of one stream, complete. One user; `close` removes the file."""
+
+    def __init__(self, files: Files, file: File, size: int) -> None:
+        self._files = files
+        self._file = file
+        self.size = size
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes again, in order, in pieces of at most 1 MiB."""
+        for position in range(0, self.size, COPY_BYTES):
+            yield self._file.read_at(position, min(COPY_BYTES, self.size - position))
+
+    def close(self) -> None:
+        """Remove the spool."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(self._file.path)
+
+
+def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_bytes: int) -> Spool:
+    """Write all *chunks* to the file *name* in ``tmp/`` of the data directory.
+
+    Raises:
+        StreamTooLong: As soon as more than *max_bytes* came. What the stream itself raises goes through.
+            Either way nothing is left.
+        DiskFull: There is no space; nothing is left.
+    """
+    files.make_directories(join(data, "tmp"))
+    file = files.open(join(data, "tmp", name), "create")
+    spooled = Spool(files, file, 0)
+    try:
+        for chunk in chunks:
+            if spooled.size + len(chunk) > max_bytes:
+                raise StreamTooLong(max_bytes)
+            write_all(file, spooled.size, chunk)
+            spooled.size += len(chunk)
+    except BaseException as error:
+        spooled.close()
+        if isinstance(error, OSError) and error.filename == file.path:
+            if error.errno in DISK_FULL:
+                raise DiskFull(f"{file.path}: no space left for the stream") from error
+            raise StorageError(f"{file.path}: spooling failed: {error.strerror}") from error
+        raise
+    return spooled
+
+
+def remove_spools(files: Files, data: str) -> None:
+    """Remove what streams of an earlier process left: none of it was ever part of the log."""
+    directory = join(data, "tmp")
+    if files.exists(directory):
+        for name in files.list(directory):
+            if name.endswith(".spool"):
+                files.unlink(join(directory, name))
