@@ -1,58 +1,90 @@
-"""What exists so far, end to end: a batch written by Cordwood, read by a stock Kafka client's decoder.
+"""What exists so far, end to end: append, kill, recover, verify, and a Kafka client's decoder on the files.
 
 Run it with ``make demo``.
 """
 
 from __future__ import annotations
 
-import time
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
-from aiokafka.record.default_records import DefaultRecordBatch
+import pyarrow as pa
+from aiokafka.record import MemoryRecords
 from rich.console import Console
 from rich.table import Table
 
-from cordwood import kernels
-from cordwood.errors import ChecksumMismatch
-from cordwood.formats import batch, columns
-from cordwood.formats.batch import BatchOptions
-from cordwood.formats.compression import Compression
+import cordwood
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.verify import verify_directory
 
-ORDERS = [
-    (b"anna", b'{"item": "axe", "price": 49}', [("shop", b"oslo")]),
-    (b"bela", b'{"item": "saw", "price": 32}', [("shop", b"gdansk")]),
-    (None, b'{"item": "gloves", "price": 9}'),
-    (b"anna", None),  # a tombstone: anna's order is gone
-]
+WRITER = """
+import sys, cordwood
+orders = cordwood.open(sys.argv[1]).topic("orders", config={"segment.bytes": "200000"})
+for number in range(10**9):
+    placed = orders.append(b'{"item": "axe", "price": %d}' % (number % 90), key=b"customer-%d" % (number % 7))
+    print(placed.offset, flush=True)  # acknowledged: synced to the device
+"""
+
+
+def append_until_killed(data: str, records: int) -> int:
+    """Let another process append, kill it after *records* acknowledgements; return the last offset."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, data], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    last = -1
+    for line in writer.stdout:
+        last = int(line)
+        if last >= records:
+            break
+    os.kill(writer.pid, signal.SIGKILL)
+    # What it had acknowledged and we had not read yet counts too.
+    for line in writer.stdout.read().splitlines():
+        last = max(last, int(line))
+    writer.wait()
+    return last
 
 
 def main() -> None:
-    """Encode, let aiokafka decode, decode to Arrow, and show what a flipped bit does."""
+    """Run the demonstration in a temporary directory."""
     console = Console()
-    now_ms = time.time_ns() // 1_000_000
-    options = BatchOptions(base_offset=1_000, compression=Compression.ZSTD)
-    encoded = bytes(batch.encode_records(ORDERS, now_ms, options))
-    console.print(f"Cordwood wrote {len(ORDERS)} records as one Kafka RecordBatch of {len(encoded)} bytes.")
+    with tempfile.TemporaryDirectory() as directory:
+        data = os.path.join(directory, "data")
+        last = append_until_killed(data, 3_000)
+        console.print(
+            f"A writer appended orders until kill -9; the last one it acknowledged was offset {last}."
+        )
 
-    reader = DefaultRecordBatch(encoded)
-    assert reader.validate_crc()
-    table = Table("offset", "key", "value", "headers", title="read back by aiokafka")
-    for record in reader:
-        table.add_row(*map(str, (record.offset, record.key, record.value, dict(record.headers))))
-    console.print(table)
+        with cordwood.open(data) as log:
+            orders = log.topic("orders")
+            end = orders.high_watermark()
+            assert end > last, "an acknowledged record is gone"
+            cut = sum(report.truncated_bytes for report in log.reports)
+            console.print(f"Opened again: {end} records, none acknowledged lost, {cut} torn bytes cut.")
 
-    arrow = columns.to_arrow(batch.decode_columns(encoded, batch.scan(encoded)))
-    console.print(
-        f"The same records as Arrow columns: {', '.join(arrow.schema.names)}, {arrow.num_rows} rows."
-    )
+            table = pa.table(log.scan("orders", columns=["key", "offset"]))
+            counts = table.group_by("key").aggregate([("offset", "count")]).sort_by("key")
+            shown = Table("customer", "orders", title="counted in Arrow columns")
+            for row in counts.to_pylist():
+                shown.add_row(row["key"].decode(), str(row["offset_count"]))
+            console.print(shown)
+            log.maintain()
 
-    damaged = bytearray(encoded)
-    damaged[70] ^= 1
-    try:
-        batch.check_crc(damaged, batch.read_header(damaged))
-    except ChecksumMismatch as error:
-        console.print(f"One bit flipped, and the batch is refused: {error}")
-    console.print("Kernels: compiled." if kernels.COMPILED else f"Kernels: {kernels.NOTICE}")
-    console.print("Try next: make test, make bench, and docs/formats/batch.md for the bytes.")
+        segment = sorted(Path(data).glob("topics/orders/0/segments/*.log"))[0]
+        batches = MemoryRecords(segment.read_bytes())
+        read = 0
+        while batches.has_next():
+            batch = batches.next_batch()
+            assert batch.validate_crc()
+            read += sum(1 for _ in batch)
+        console.print(f"aiokafka's decoder reads {read} records straight from {segment.name}.")
+
+        report = verify_directory(PosixFiles(), data)
+        verdict = "sound" if report.sound else "NOT SOUND"
+        console.print(f"Verified: {report.records} records in {report.segments} segments, {verdict}.")
+    console.print("Try next: .venv/bin/cordwood verify --help, make bench, and docs/guarantees.md.")
 
 
 if __name__ == "__main__":

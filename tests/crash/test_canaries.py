@@ -127,7 +127,7 @@ def the_mark_moves_before_the_sync() -> Iterator[None]:
     real = PartitionLog._sync
 
     def sync(self: PartitionLog) -> int:
-        self._move_mark(self._end, self._around.clock.monotonic_ns())
+        self._move_mark(self._end)
         return real(self)
 
     with patch.object(PartitionLog, "_sync", sync):

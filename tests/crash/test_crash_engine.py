@@ -23,7 +23,7 @@ from support.promises import (
 )
 
 from cordwood.errors import DiskFull
-from cordwood.storage import partition_log, store
+from cordwood.storage import mark_keeper, store
 from cordwood.storage.memory_files import MemoryFiles
 
 LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "64")) or None
@@ -36,7 +36,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Preallocate and sync the mark in steps that a small workload reaches."""
     monkeypatch.setattr(store, "PREALLOCATE_AFTER", 128)
     monkeypatch.setattr(store, "PREALLOCATE_STEP_MAX", 256)
-    monkeypatch.setattr(partition_log, "MARK_SYNC_BYTES", 200)
+    monkeypatch.setattr(mark_keeper, "MARK_SYNC_BYTES", 200)
 
 
 def edges(data: bytes) -> list[int]:

@@ -27,12 +27,13 @@ from cordwood.storage.active import (
     Surroundings,
     create_store,
     empty_active,
-    mark_of,
     reopen_active,
 )
+from cordwood.storage.append_meter import AppendMeter
 from cordwood.storage.files import parent
 from cordwood.storage.group_commit import GroupCommit
 from cordwood.storage.mark import MarkFile
+from cordwood.storage.mark_keeper import End, MarkKeeper
 from cordwood.storage.partition_state import (
     Cut,
     PartitionState,
@@ -52,9 +53,6 @@ from cordwood.storage.spool import Spool
 from cordwood.storage.store import DISK_FULL, as_storage_error
 from cordwood.storage.view import Fetched, View
 from cordwood.telemetry import (
-    APPEND_SECONDS,
-    APPENDED_BYTES,
-    APPENDED_RECORDS,
     GROUP_COMMIT_RECORDS,
     SEGMENTS,
     SEGMENTS_ROLLED,
@@ -63,27 +61,12 @@ from cordwood.telemetry import (
 
 Result = TypeVar("Result")
 
-MARK_SYNC_BYTES = 64 << 20
-MARK_SYNC_NS = 1_000_000_000
-#: Appends are counted here and passed on to telemetry this many at a time, or when the log is closed.
-REPORT_EVERY = 32
-
 
 class Appended(NamedTuple):
     """Offsets [base, next) that an append was given. Durable once `commit(next_offset)` returned."""
 
     base_offset: int
     next_offset: int
-
-
-class End(NamedTuple):
-    """Where the active segment ended at one moment. Replaced whole, so any thread may read it."""
-
-    segment: ActiveSegment
-    position: int
-    next_offset: int
-    index_entries: int
-    time_entries: int
 
 
 class _Turn(NamedTuple):
@@ -126,7 +109,6 @@ class PartitionLog:
         self.config = config
         self._around = around
         self._format = format_
-        self._mark = mark
         self._lock = Lock()
         self._active = active
         self._end = self._end_of(active)
@@ -140,12 +122,10 @@ class PartitionLog:
         self._closed = False
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
-        self._unreported: list[float] = []
-        self._unreported_records = 0
-        self._unreported_bytes = 0
+        self._meter = AppendMeter(around.telemetry)
         # The largest timestamp may be a producer's; it is ours for sure only where all of them are.
         self._last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
-        self._mark_synced = (active.store.end, around.clock.monotonic_ns())
+        self._keeper = MarkKeeper(mark, active.store.end, around.clock.monotonic_ns())
         around.telemetry.add(SEGMENTS, len(sealed) + 1)
 
     # --- where the log stands ---------------------------------------------------------------------
@@ -278,23 +258,7 @@ class PartitionLog:
         if not self._durable:
             self._show(self._end)
         elapsed = self._around.clock.monotonic_ns() - turn.started_ns
-        self._note_append(next_offset - turn.base_offset, size, elapsed)
-
-    def _note_append(self, records: int, size: int, nanoseconds: int) -> None:
-        """Count an append, with the append lock held; the numbers are passed on in batches."""
-        self._unreported.append(nanoseconds / 1e9)
-        self._unreported_records += records
-        self._unreported_bytes += size
-        if len(self._unreported) >= REPORT_EVERY:
-            self._report_appends()
-
-    def _report_appends(self) -> None:
-        telemetry = self._around.telemetry
-        seconds, self._unreported = self._unreported, []
-        telemetry.observe_all(APPEND_SECONDS, seconds)
-        telemetry.add(APPENDED_RECORDS, self._unreported_records)
-        telemetry.add(APPENDED_BYTES, self._unreported_bytes)
-        self._unreported_records = self._unreported_bytes = 0
+        self._meter.note(next_offset - turn.base_offset, size, elapsed)
 
     def commit(self, offset: int | None = None) -> None:
         """Return once everything below *offset* (None: everything appended) is durable.
@@ -330,7 +294,7 @@ class PartitionLog:
         """Make everything written durable and visible, with the right to sync held already."""
         try:
             self._active.store.sync()
-            self._move_mark(self._end, self._around.clock.monotonic_ns())
+            self._move_mark(self._end)
         except OSError as error:
             raise self._failed(f"sync failed: {error}") from error
         self._show(self._end)
@@ -343,7 +307,7 @@ class PartitionLog:
         started = clock.monotonic_ns()
         try:
             end.segment.store.sync()
-            self._move_mark(end, clock.monotonic_ns())
+            self._move_mark(end)
         except OSError as error:
             raise self._failed(f"sync failed: {error}") from error
         self._show(end)
@@ -352,22 +316,9 @@ class PartitionLog:
         telemetry.observe(GROUP_COMMIT_RECORDS, end.next_offset - before)
         return end.next_offset
 
-    def _move_mark(self, end: End, now_ns: int, *, sync: bool = False) -> None:
+    def _move_mark(self, end: End, *, sync: bool = False) -> None:
         """Say in the mark that everything up to *end* is synced, which it must be."""
-        position, synced_ns = self._mark_synced
-        sync = sync or end.position - position >= MARK_SYNC_BYTES or now_ns - synced_ns >= MARK_SYNC_NS
-        try:
-            if sync:
-                end.segment.sync_indexes(end.index_entries, end.time_entries)
-            self._mark.write(mark_of(self.state, end.segment, end.position, end.next_offset))
-            if sync:
-                self._mark.sync()
-                self._mark_synced = (end.position, now_ns)
-        except OSError as error:
-            # A lower bound that stays behind is still one, and indexes are derived: what the records
-            # need is synced already, so a full disk is no reason to fail them.
-            if error.errno not in DISK_FULL:
-                raise
+        self._keeper.move(self.state, end, self._around.clock.monotonic_ns(), sync=sync)
 
     def _show(self, end: End) -> None:
         """Let readers see up to *end*. Never goes back."""
@@ -447,7 +398,7 @@ class PartitionLog:
         self._commit.synced_offset = end.next_offset
         self._wake_followers()
         try:
-            self._move_mark(end, self._around.clock.monotonic_ns(), sync=True)
+            self._move_mark(end, sync=True)
         except OSError as error:
             raise self._failed(f"the mark could not be moved: {error}") from error
 
@@ -632,19 +583,19 @@ class PartitionLog:
                 return
             self._closed = True
             self._wake_followers()
-            self._report_appends()
+            self._meter.report()
             try:
                 if self._failure is None:
                     self._active.store.trim()
                     self._active.store.sync()
-                    self._move_mark(self._end, self._around.clock.monotonic_ns(), sync=True)
+                    self._move_mark(self._end, sync=True)
                     self._show(self._end)
                     self._commit.synced_offset = self._end.next_offset
             except OSError as error:
                 raise self._failed(f"closing failed: {error}") from error
             finally:
                 self._active.store.close()
-                self._mark.close()
+                self._keeper.close()
                 self._around.telemetry.add(SEGMENTS, -len(self._view.segments))
                 for segment in self._view.segments:
                     self._around.open_files.forget(segment.number)

@@ -1,0 +1,59 @@
+"""When the mark moves, and when it is itself synced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood.storage.active import mark_of
+from cordwood.storage.mark import MarkFile
+from cordwood.storage.partition_state import PartitionState
+from cordwood.storage.segment import ActiveSegment
+from cordwood.storage.store import DISK_FULL
+
+#: The mark is synced, and the indexes with it, after this many bytes of appends …
+MARK_SYNC_BYTES = 64 << 20
+#: … or this long after the last time: so much a power cut makes recovery scan, at the most.
+MARK_SYNC_NS = 1_000_000_000
+
+
+class End(NamedTuple):
+    """Where the active segment ended at one moment. Replaced whole, so any thread may read it."""
+
+    segment: ActiveSegment
+    position: int
+    next_offset: int
+    index_entries: int
+    time_entries: int
+
+
+class MarkKeeper:
+    """Moves the mark behind every sync. One caller at a time: who holds the right to sync."""
+
+    def __init__(self, mark: MarkFile, position: int, now_ns: int) -> None:
+        self._mark = mark
+        self._synced = (position, now_ns)
+
+    def move(self, state: PartitionState, end: End, now_ns: int, *, sync: bool) -> None:
+        """Say that everything up to *end* is synced, which it must be; durable with *sync*, or when due.
+
+        Raises:
+            OSError: If the disk refused for another reason than being full.
+        """
+        position, synced_ns = self._synced
+        sync = sync or end.position - position >= MARK_SYNC_BYTES or now_ns - synced_ns >= MARK_SYNC_NS
+        try:
+            if sync:
+                end.segment.sync_indexes(end.index_entries, end.time_entries)
+            self._mark.write(mark_of(state, end.segment, end.position, end.next_offset))
+            if sync:
+                self._mark.sync()
+                self._synced = (end.position, now_ns)
+        except OSError as error:
+            # A lower bound that stays behind is still one, and indexes are derived: what the records
+            # need is synced already, so a full disk is no reason to fail them.
+            if error.errno not in DISK_FULL:
+                raise
+
+    def close(self) -> None:
+        """Close the mark; syncs nothing."""
+        self._mark.close()
