@@ -245,6 +245,8 @@ class Topic:
         self.name = entry.name
         self.partitions = entry.partitions
         self._turn = count()
+        # A log that was opened once stays the same, and says itself when it is closed.
+        self._logs: dict[int, PartitionLog] = {}
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -422,7 +424,10 @@ class Topic:
         self._writable(partition).roll()
 
     def _writable(self, partition: int) -> PartitionLog:
-        return self._log._writable().partition(self.name, partition)
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._logs[partition] = self._log._writable().partition(self.name, partition)
+        return log
 
 
 def _records(log: Readable, start: int, stop: int) -> Iterator[Record]:

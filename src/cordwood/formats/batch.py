@@ -413,10 +413,7 @@ def _finish(
         records = compress(options.compression, memoryview(encoded)[HEADER_SIZE:], options.level)
         encoded = bytearray(HEADER_SIZE)
         encoded += records
-    if len(encoded) > size_max:
-        raise FrameTooLarge(
-            position=0, expected=f"at most {size_max} bytes", found=len(encoded), what="batch"
-        )
+    check_size(encoded, size_max)
     HEADER.pack_into(
         encoded,
         0,
@@ -434,8 +431,25 @@ def _finish(
         options.base_sequence,
         count,
     )
-    _CRC.pack_into(encoded, _CRC_AT, _crc(encoded, 0, len(encoded)))
+    seal(encoded)
     return encoded
+
+
+def check_size(encoded: bytearray, size_max: int) -> None:
+    """Refuse a batch that is larger than *size_max* bytes.
+
+    Raises:
+        FrameTooLarge: If it is.
+    """
+    if len(encoded) > size_max:
+        raise FrameTooLarge(
+            position=0, expected=f"at most {size_max} bytes", found=len(encoded), what="batch"
+        )
+
+
+def seal(encoded: bytearray) -> None:
+    """Write the checksum of a batch whose every other byte is in place."""
+    _CRC.pack_into(encoded, _CRC_AT, _crc(encoded, 0, len(encoded)))
 
 
 def _crc(buffer: Buffer, position: int, end: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from cordwood.errors import FrameError
 from cordwood.kernels import Buffer, ColumnBuffers, Want
@@ -60,14 +60,6 @@ class FrameTable(Protocol):
 
     def error(self) -> FrameError:
         """Return what is wrong after the last frame; only where the run did not end at a frame's end."""
-
-
-class Facts(NamedTuple):
-    """What the engine must know of a frame it is about to append."""
-
-    base_offset: int
-    next_offset: int
-    max_timestamp: int
 
 
 class StreamedFrame(Protocol):
@@ -141,8 +133,10 @@ class Format(Protocol):
         now_ms: int,
         log_append_time: bool,
         size_max: int,
-    ) -> bytearray:
-        """Encode rows as one frame. A row without a timestamp gets *now_ms*; with *log_append_time*, all do.
+    ) -> tuple[bytearray, int, int]:
+        """Encode rows as one frame; return it, the offset after its last one, and its largest timestamp.
+
+        A row without a timestamp gets *now_ms*; with *log_append_time*, all do.
 
         Raises:
             RecordRefused: If the format cannot hold one of them, by name.
@@ -165,9 +159,6 @@ class Format(Protocol):
 
         Raises as `encode` does.
         """
-
-    def facts(self, frame: Buffer) -> Facts:
-        """Return what the header of a whole, valid frame says."""
 
     def decode(self, buffer: Buffer, position: int) -> list[Record]:
         """Decode the data records of the frame at *position*.

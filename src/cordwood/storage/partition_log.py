@@ -114,6 +114,7 @@ class PartitionLog:
         self._end = self._end_of(active)
         self._view_lock = Lock()
         self._grown = Condition(self._view_lock)
+        self._followers = 0
         self._view = View(
             state, (*sealed, active), active.store.end, active.next_offset, config.max_message_bytes
         )
@@ -185,7 +186,7 @@ class PartitionLog:
         """
         with self._lock:
             at = self._begin(expected_offset)
-            frame = self._format.encode(
+            frame, next_offset, max_timestamp = self._format.encode(
                 rows,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
@@ -193,7 +194,6 @@ class PartitionLog:
                 log_append_time=self._log_append_time,
                 size_max=self.config.max_message_bytes,
             )
-            _, next_offset, max_timestamp = self._format.facts(frame)
             if self._must_roll(len(frame), at.now_ms):
                 self._roll()
             try:
@@ -328,7 +328,8 @@ class PartitionLog:
                 self._view = View(
                     view.state, view.segments, end.position, end.next_offset, view.frame_size_max
                 )
-                self._grown.notify_all()
+                if self._followers:
+                    self._grown.notify_all()
 
     # --- rolling ----------------------------------------------------------------------------------
 
@@ -444,11 +445,15 @@ class PartitionLog:
             LogFailed: If it fails meanwhile.
         """
         with self._grown:
-            while True:
-                self._check()
-                if self._view.high_watermark > offset:
-                    return self._view.high_watermark
-                self._grown.wait()
+            self._followers += 1
+            try:
+                while True:
+                    self._check()
+                    if self._view.high_watermark > offset:
+                        return self._view.high_watermark
+                    self._grown.wait()
+            finally:
+                self._followers -= 1
 
     def _wake_followers(self) -> None:
         with self._grown:
