@@ -41,7 +41,7 @@ from cordwood.storage.segment import OpenFiles
 from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.unused import UnusedPartition
-from cordwood.telemetry import Telemetry
+from cordwood.telemetry import INDEX_REBUILDS, Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FORMATS: Mapping[str, Format] = {"batch": BatchFormat()}
@@ -128,7 +128,10 @@ class DataDirectory:
             self.identity = identity.read_identity(files, self.path)
             self._catalogue = Catalogue.open(files, self.path)
         self._clean = not first_boot and identity.was_closed_cleanly(files, self.path)
-        open_files = OpenFiles(files, mapped=opening.mapped)
+        telemetry = opening.telemetry
+        open_files = OpenFiles(
+            files, mapped=opening.mapped, on_index_rebuild=lambda: telemetry.add(INDEX_REBUILDS)
+        )
         self._around = Surroundings(
             files, open_files, opening.clock, opening.telemetry, self._check_alive, self._before_change
         )

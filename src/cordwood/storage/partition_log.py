@@ -53,6 +53,7 @@ from cordwood.storage.spool import Spool
 from cordwood.storage.store import DISK_FULL, as_storage_error
 from cordwood.storage.view import Fetched, View
 from cordwood.telemetry import (
+    CORRUPT_RANGES,
     GROUP_COMMIT_RECORDS,
     SEGMENTS,
     SEGMENTS_ROLLED,
@@ -124,6 +125,7 @@ class PartitionLog:
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._meter = AppendMeter(around.telemetry)
+        self._damaged: set[tuple[str, int]] = set()
         # The largest timestamp may be a producer's; it is ours for sure only where all of them are.
         self._last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
         self._keeper = MarkKeeper(mark, active.store.end, around.clock.monotonic_ns())
@@ -431,11 +433,18 @@ class PartitionLog:
             view = self._view
             try:
                 return call(view)
-            except (CorruptRange, ValueError):
+            except (CorruptRange, ValueError) as error:
                 self._check()
                 now = self._view
                 if now.segments == view.segments and now.state is view.state:
+                    self._note_damage(error)
                     raise
+
+    def _note_damage(self, error: Exception) -> None:
+        """Count a range that is refused, once."""
+        if isinstance(error, CorruptRange) and (error.path, error.position) not in self._damaged:
+            self._damaged.add((error.path, error.position))
+            self._around.telemetry.add(CORRUPT_RANGES)
 
     def wait_beyond(self, offset: int) -> int:
         """Wait until there is a record at or after *offset* to read, and return the high watermark.
@@ -602,6 +611,7 @@ class PartitionLog:
                 self._active.store.close()
                 self._keeper.close()
                 self._around.telemetry.add(SEGMENTS, -len(self._view.segments))
+                self._around.telemetry.add(CORRUPT_RANGES, -len(self._damaged))
                 for segment in self._view.segments:
                     self._around.open_files.forget(segment.number)
 

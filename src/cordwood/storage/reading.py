@@ -106,6 +106,7 @@ def indexes_of(segment: Segment, bounds: Bounds) -> tuple[SparseIndex, TimeIndex
         index, times = SparseIndex(segment.info.index_interval_bytes), TimeIndex()
         segment.damage = index_frames(segment, bounds, index, times, (segment.base, 0))
         segment.use_indexes(index, times)
+        segment.open_files.on_index_rebuild()
         if segment.damage is None:
             segment.repair_indexes()
         indexes = index, times

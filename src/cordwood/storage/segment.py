@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from threading import Lock
 from typing import NamedTuple
@@ -71,9 +71,17 @@ class OpenFiles:
     embedded use and local scans. Callable from any thread.
     """
 
-    def __init__(self, files: Files, *, mapped: bool, limit: int = 256) -> None:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        mapped: bool,
+        limit: int = 256,
+        on_index_rebuild: Callable[[], None] = lambda: None,
+    ) -> None:
         self.files = files
         self.mapped = mapped
+        self.on_index_rebuild = on_index_rebuild
         self._limit = limit
         self._open: OrderedDict[int, File | memoryview] = OrderedDict()
         self._numbers = count()
