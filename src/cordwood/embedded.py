@@ -180,9 +180,10 @@ class Log:
         entry = self._directory.topics.get(topic)
         if entry is None:
             raise UnknownTopic(f"there is no topic {topic}")
-        numbers = range(entry.partitions) if partition is None else [partition]
-        partitions = {number: self._readable(topic, number) for number in numbers}
-        return Scan(topic, partitions, start, stop, check_columns(columns), since, until)
+        if partition is not None:
+            self._readable(topic, partition)
+        numbers = tuple(range(entry.partitions)) if partition is None else (partition,)
+        return Scan(topic, numbers, self._readable, start, stop, check_columns(columns), since, until)
 
     def maintain(self) -> dict[str, int]:
         """Run one pass of background work now and return what it did: segments hashed."""

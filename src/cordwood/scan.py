@@ -6,7 +6,7 @@ through the log once, a few MiB at a time, and sees it up to the high watermark 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,8 @@ class Scan:
     """Records of one topic as columns; see `Log.scan`. Nothing is read before a tool asks."""
 
     topic: str
-    partitions: dict[int, Readable]
+    partitions: tuple[int, ...]
+    find: Callable[[str, int], Readable]
     start: int | None
     stop: int | None
     columns: tuple[str, ...]
@@ -85,7 +86,8 @@ class Scan:
             n_rows: int | None,
             batch_size: int | None,
         ) -> Iterator[polars.DataFrame]:
-            names = tuple(with_columns) if with_columns is not None else self.columns
+            # A query that needs no column still needs its rows, so it gets the cheapest one.
+            names = tuple(with_columns or ("offset",)) if with_columns is not None else self.columns
             left = n_rows
             for batch in self._with_columns(names).batches():
                 frame = pl.DataFrame(batch)
@@ -100,16 +102,18 @@ class Scan:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of at most 64 Ki rows, partition by partition, in offset order."""
-        for number, partition in self.partitions.items():
-            for decoded in self._decoded(partition):
+        # All ends are taken now, so that the partitions are seen as they were at about the same time.
+        found = [(number, self.find(self.topic, number)) for number in self.partitions]
+        ranges = [(number, partition, *self._range(partition)) for number, partition in found]
+        for number, partition, start, end in ranges:
+            for decoded in self._decoded(partition, start, end):
                 yield from self._finished(decoded, number)
 
     def _with_columns(self, names: Sequence[str]) -> Scan:
         return replace(self, columns=tuple(names))
 
-    def _decoded(self, partition: Readable) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, partition: Readable, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         """Decode window after window of a partition."""
-        offset, end = self._range(partition)
         want = Want.OFFSET
         for name in self.columns:
             want |= _WANT.get(name, Want(0))

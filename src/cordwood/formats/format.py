@@ -150,14 +150,14 @@ class Format(Protocol):
         value_size: int,
         *,
         timestamp: int,
+        append_timestamp: int | None,
         base_offset: int,
         leader_epoch: int,
-        log_append_time: bool,
         size_max: int,
     ) -> StreamedFrame:
         """Lay out a frame of one record around a value of *value_size* bytes that is not in memory.
 
-        Raises as `encode` does.
+        With *append_timestamp* the record counts as appended then. Raises as `encode` does.
         """
 
     def decode(self, buffer: Buffer, position: int) -> list[Record]:

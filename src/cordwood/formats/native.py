@@ -187,9 +187,9 @@ class BatchFormat:
         value_size: int,
         *,
         timestamp: int,
+        append_timestamp: int | None,
         base_offset: int,
         leader_epoch: int,
-        log_append_time: bool,
         size_max: int,
     ) -> StreamedBatch:
         """Lay out a batch of one record around a value that is not in memory."""
@@ -198,9 +198,9 @@ class BatchFormat:
             headers,
             value_size,
             timestamp=timestamp,
+            append_timestamp=append_timestamp,
             base_offset=base_offset,
             leader_epoch=leader_epoch,
-            log_append_time=log_append_time,
             size_max=size_max,
         )
 

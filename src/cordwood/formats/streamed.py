@@ -36,9 +36,9 @@ class StreamedBatch:
         value_size: int,
         *,
         timestamp: int,
+        append_timestamp: int | None,
         base_offset: int,
         leader_epoch: int,
-        log_append_time: bool,
         size_max: int,
     ) -> None:
         """Lay out the batch.
@@ -61,7 +61,7 @@ class StreamedBatch:
                 position=0, expected=f"at most {size_max} bytes", found=self.size, what="batch"
             )
         self.next_offset = base_offset + 1
-        self.max_timestamp = timestamp
+        self.max_timestamp = timestamp if append_timestamp is None else append_timestamp
         self.head = bytearray(HEADER_SIZE) + prefix
         HEADER.pack_into(
             self.head,
@@ -71,10 +71,10 @@ class StreamedBatch:
             leader_epoch,
             MAGIC,
             0,
-            LOG_APPEND_TIME if log_append_time else 0,
+            0 if append_timestamp is None else LOG_APPEND_TIME,
             0,
             timestamp,
-            timestamp,
+            self.max_timestamp,
             NO_PRODUCER_ID,
             NO_PRODUCER_EPOCH,
             NO_SEQUENCE,

@@ -135,8 +135,8 @@ class DataDirectory:
         self._around = Surroundings(
             files, open_files, opening.clock, opening.telemetry, self._check_alive, self._before_change
         )
+        remove_spools(files, self.path)
         if not self._clean and not first_boot:
-            remove_spools(files, self.path)
             self._open_all()
 
     def _before_change(self) -> None:

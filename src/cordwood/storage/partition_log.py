@@ -220,10 +220,10 @@ class PartitionLog:
                 key,
                 headers,
                 spooled.size,
-                timestamp=at.now_ms if timestamp is None or self._log_append_time else timestamp,
+                timestamp=at.now_ms if timestamp is None else timestamp,
+                append_timestamp=at.now_ms if self._log_append_time else None,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
-                log_append_time=self._log_append_time,
                 size_max=self.config.max_message_bytes,
             )
             if self._must_roll(frame.size, at.now_ms):
@@ -450,6 +450,7 @@ class PartitionLog:
         """Wait until there is a record at or after *offset* to read, and return the high watermark.
 
         Raises:
+            OffsetOutOfRange: If the log ends before *offset*, or is truncated to end there meanwhile.
             LogClosed: If the log is closed meanwhile.
             LogFailed: If it fails meanwhile.
         """
@@ -458,8 +459,12 @@ class PartitionLog:
             try:
                 while True:
                     self._check()
-                    if self._view.high_watermark > offset:
-                        return self._view.high_watermark
+                    high_watermark = self._view.high_watermark
+                    if high_watermark > offset:
+                        return high_watermark
+                    if high_watermark < offset:
+                        # Truncated below a follower: what is appended there now is not what comes next.
+                        raise OffsetOutOfRange(offset, self.log_start_offset, high_watermark)
                     self._grown.wait()
             finally:
                 self._followers -= 1

@@ -154,6 +154,8 @@ class ReadOnlyPartition:
 
     def _view(self) -> View:
         """Return what is published now, or nothing yet where the writer has not made the partition."""
+        if self._closed.is_set():
+            raise LogClosed(f"{self._directory} is closed")
         files = self._open_files.files
         first = topic_config(self._entry.config).initial_offset
         for _ in range(_SETTLING_TRIES):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from cordwood.errors import DiskFull, StorageError, StreamTooLong
+from cordwood.errors import StreamTooLong
 from cordwood.kernels import Buffer
 from cordwood.storage.files import File, Files, join, write_all
-from cordwood.storage.store import DISK_FULL
+from cordwood.storage.store import as_storage_error
 
 COPY_BYTES = 1 << 20
 
@@ -26,15 +26,27 @@ class Spool:
         self._file = file
         self.size = size
 
+    def take(self, data: Buffer) -> None:
+        """Add *data*.
+
+        Raises:
+            DiskFull, StorageError: If the disk refused. The spool is of no use any more.
+        """
+        try:
+            write_all(self._file, self.size, data)
+        except OSError as error:
+            raise as_storage_error(error, "spooling") from error
+        self.size += len(data)
+
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes again, in order, in pieces of at most 1 MiB."""
         for position in range(0, self.size, COPY_BYTES):
             yield self._file.read_at(position, min(COPY_BYTES, self.size - position))
 
     def close(self) -> None:
-        """Remove the spool."""
+        """Remove the spool. What cannot be removed now goes when the directory is opened next."""
         self._file.close()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             self._files.unlink(self._file.path)
 
 
@@ -46,21 +58,20 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
             Either way nothing is left.
         DiskFull: There is no space; nothing is left.
     """
-    files.make_directories(join(data, "tmp"))
-    file = files.open(join(data, "tmp", name), "create")
-    spooled = Spool(files, file, 0)
+    try:
+        files.make_directories(join(data, "tmp"))
+        spooled = Spool(files, files.open(join(data, "tmp", name), "create"), 0)
+    except OSError as error:
+        raise as_storage_error(error, "spooling") from error
     try:
         for chunk in chunks:
-            if spooled.size + len(chunk) > max_bytes:
+            # In bytes: a view may count in wider items.
+            data_bytes = memoryview(chunk).cast("B")
+            if spooled.size + len(data_bytes) > max_bytes:
                 raise StreamTooLong(max_bytes)
-            write_all(file, spooled.size, chunk)
-            spooled.size += len(chunk)
-    except BaseException as error:
+            spooled.take(data_bytes)
+    except BaseException:
         spooled.close()
-        if isinstance(error, OSError) and error.filename == file.path:
-            if error.errno in DISK_FULL:
-                raise DiskFull(f"{file.path}: no space left for the stream") from error
-            raise StorageError(f"{file.path}: spooling failed: {error.strerror}") from error
         raise
     return spooled
 

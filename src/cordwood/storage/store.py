@@ -74,11 +74,12 @@ class Store:
             write_all(self.file, position, tail)
             position += len(tail)
             write_all(self.file, self.end, head)
-        except OSError as error:
+        except BaseException as error:
+            # Whatever it was, Ctrl-C included: nothing may stay behind the end.
             self._undo()
-            if error.errno in DISK_FULL:
-                raise DiskFull(f"{self.file.path}: no space left for {position - self.end} bytes") from error
-            raise StorageError(f"{self.file.path}: append failed: {error.strerror}") from error
+            if isinstance(error, OSError):
+                raise as_storage_error(error, "append") from error
+            raise
         start, self.end = self.end, position
         self._allocated = max(self._allocated, self.end)
         return start
