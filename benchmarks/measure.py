@@ -28,18 +28,42 @@ class Figure:
         return self.value > self.goal if self.at_most else self.value < self.goal
 
 
-def best_seconds(sides: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+def best_seconds(
+    sides: dict[str, Callable[[], object]],
+    rounds: int = 7,
+    before_each: Callable[[], object] = lambda: None,
+) -> dict[str, float]:
     """Run the sides in turn, *rounds* times, and return the shortest time of each.
 
-    The shortest, because on a shared machine noise only ever adds.
+    The shortest, because on a shared machine noise only ever adds. *before_each* is not timed.
     """
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(rounds):
         for name, side in sides.items():
+            before_each()
             started = time.perf_counter()
             side()
             best[name] = min(best[name], time.perf_counter() - started)
     return best
+
+
+def calls_per_second(action: Callable[[], object], *, seconds: float, calls_max: int) -> float:
+    """Repeat *action* for about *seconds*, at most *calls_max* times, and return its mean rate.
+
+    The mean rather than the best, where now and then a call does work for those before it, as a sync does.
+    """
+    calls, burst = 0, 1
+    started = now = time.perf_counter()
+    while now - started < seconds and calls < calls_max:
+        before = now
+        for _ in range(burst):
+            action()
+        calls += burst
+        now = time.perf_counter()
+        if now - before < 0.001:
+            # Looking at the clock after every call would be a good part of a fast one.
+            burst *= 2
+    return calls / (now - started)
 
 
 def print_figures(figures: list[Figure]) -> None:

@@ -37,7 +37,7 @@ from cordwood.storage.recovery import RecoveryReport
 from cordwood.storage.store import as_storage_error
 from cordwood.telemetry import Telemetry
 
-READ_BYTES = 1 << 20
+READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
 Row = Sequence[Any]
 
 
@@ -432,8 +432,11 @@ class Topic:
 
 
 def _records(log: Readable, start: int, stop: int) -> Iterator[Record]:
+    # One record is read alone; a longer reading begins small and grows, so that a short one stays cheap.
+    size = 1 if stop - start == 1 else READ_BYTES_MIN
     while start < stop:
-        fetched = log.read(start, READ_BYTES)
+        fetched = log.read(start, size)
+        size = min(size * 4, READ_BYTES_MAX)
         for run in fetched.runs:
             for position in run.positions():
                 for record in run.format.decode(run.buffer, position):

@@ -73,6 +73,9 @@ class View(NamedTuple):
             runs.append(run)
             next_offset = run.next_offset
             left -= len(run.data)
+            if next_offset < self.bounds(at).next_offset:
+                # Cut by its size and not by the end of the segment: what follows would not fit either.
+                break
         return Fetched(tuple(runs), next_offset, self.high_watermark, log_end_offset, start)
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
