@@ -1154,3 +1154,18 @@ def test_closing_does_not_wait_for_an_append_that_waits_for_it() -> None:
     for thread in (closer, appender):
         thread.join(5)
         assert not thread.is_alive(), "close and append wait for each other"
+
+
+@pytest.mark.parametrize("chunks", ["text", [b"bytes", 5]], ids=["text", "a number"])
+def test_a_chunk_that_is_not_bytes_is_refused_by_name_and_nothing_is_stored(
+    log: cordwood.Log, chunks: Any
+) -> None:
+    topic = log.topic("orders")
+    with pytest.raises(RecordRefused, match="a chunk must be bytes"):
+        topic.append_stream(chunks)
+    assert topic.offsets().is_empty
+
+
+def test_headers_that_are_no_pairs_are_refused_by_name(log: cordwood.Log) -> None:
+    with pytest.raises(RecordRefused, match="headers must be"):
+        log.topic("orders").append(b"", headers=5)  # type: ignore[arg-type]

@@ -273,7 +273,10 @@ class Topic:
             LogFailed: A sync failed; every later call says so too.
         """
         where = self._partition_for(key) if partition is None else partition
-        row = (key, value, tuple(headers), timestamp)
+        try:
+            row = (key, value, tuple(headers), timestamp)
+        except TypeError:
+            raise RecordRefused(f"headers must be (name, value) pairs, not {headers!r}") from None
         return Placement(where, self._append(where, [row], expected_offset))
 
     def append_many(self, rows: Iterable[Row], *, partition: int | None = None) -> list[Placement]:

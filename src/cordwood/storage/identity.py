@@ -52,8 +52,9 @@ def is_first_boot(files: Files, data: str) -> bool:
     if "topics" in names or has_entries(files, data):
         raise MetadataDamaged(identity_path(data), "is missing, but there are topics")
     if names - {"meta"}:
+        found = ", ".join(sorted(names - {"meta"})[:3])
         raise DirectoryRefused(
-            f"{data} is neither empty nor a data directory: it holds {', '.join(sorted(names - {'meta'}))}"
+            f"{data} is neither empty nor a data directory: it holds {found}; name another directory"
         )
     return True
 

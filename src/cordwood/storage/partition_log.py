@@ -154,11 +154,6 @@ class PartitionLog:
         return self._view.high_watermark
 
     @property
-    def first_base(self) -> int:
-        """The base offset of the oldest segment."""
-        return self._view.segments[0].base
-
-    @property
     def active_size(self) -> int:
         """Bytes in the segment that takes appends."""
         return self._end.position

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from cordwood.errors import StreamTooLong
+from cordwood.errors import RecordRefused, StreamTooLong
 from cordwood.kernels import Buffer
 from cordwood.storage.files import File, Files, join, write_all
 from cordwood.storage.store import as_storage_error
@@ -66,7 +66,10 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
     try:
         for chunk in chunks:
             # In bytes: a view may count in wider items.
-            data_bytes = memoryview(chunk).cast("B")
+            try:
+                data_bytes = memoryview(chunk).cast("B")
+            except TypeError:
+                raise RecordRefused(f"a chunk must be bytes, not {type(chunk).__name__}") from None
             if spooled.size + len(data_bytes) > max_bytes:
                 raise StreamTooLong(max_bytes)
             spooled.take(data_bytes)
