@@ -15,6 +15,7 @@ LINES = {
     "telemetry": 0,
     "clock": 0,
     "properties": 0,
+    "kafka_settings": 0,
     "kernels": 1,
     "formats": 2,
     "index": 2,

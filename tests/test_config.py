@@ -16,6 +16,8 @@ from cordwood.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
+    Endpoint,
+    Endpoints,
     Setting,
     SyncMode,
     SyncPolicy,
@@ -97,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 13
+    assert len(SETTINGS) == 25
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -158,6 +160,29 @@ def test_defaults_made_from_a_topics_configuration_are_not_explicit_in_other_top
     broker = BrokerConfig(topic_defaults=topic_config({"segment.bytes": "100"}))
     topic = topic_config({}, broker)
     assert (topic.segment_bytes, topic.explicit, topic.overrides()) == (100, frozenset(), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("localhost:9092", "localhost", 9092),
+        ("PLAINTEXT://:0", "", 0),
+        ("[::1]:1", "::1", 1),
+        ("EXTERNAL://a.example:1", "a.example", 1),
+    ],
+)
+def test_an_endpoint_is_read_with_and_without_its_name(text: str, host: str, port: int) -> None:
+    endpoint = Endpoint.parse(text)
+    assert (endpoint.host, endpoint.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:", "h:65536", "h:1x", "SSL://h:1", "sasl_ssl://h:1", "SASL_PLAINTEXT://h:1", "a b:1"]
+)
+def test_a_listener_that_cannot_be_offered_as_asked_is_refused(text: str) -> None:
+    """Who asks for encryption must not get a port without it."""
+    with pytest.raises(ValueError, match="not offered|neither"):
+        Endpoint.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -278,9 +303,17 @@ def test_only_each_calls_itself_durable() -> None:
 def test_server_properties_of_kafka_loads_with_warnings_only() -> None:
     properties = parse_properties(KAFKA_SERVER_PROPERTIES)
     config, warnings = load_broker_config(properties, environment={})
-    applied = {"node.id": 1, "log.dirs": "/tmp/kraft-combined-logs", "log.segment.bytes": 536870912}
+    applied = {
+        "node.id": (config.node_id, 1),
+        "listeners": (str(config.listeners), "PLAINTEXT://:9092"),
+        "advertised.listeners": (str(config.advertised_listeners), "PLAINTEXT://localhost:9092"),
+        "log.dirs": (config.data_dir, "/tmp/kraft-combined-logs"),
+        "num.partitions": (config.num_partitions, 1),
+        "socket.request.max.bytes": (config.socket_request_max_bytes, 104857600),
+        "log.segment.bytes": (config.topic_defaults.segment_bytes, 536870912),
+    }
     assert config.explicit == set(applied)
-    assert [config.node_id, config.data_dir, config.topic_defaults.segment_bytes] == list(applied.values())
+    assert all(found == expected for found, expected in applied.values())
     assert len(properties) == 28
     assert warnings == [
         f"{name} is a setting of Kafka that Cordwood does not apply."
@@ -326,6 +359,18 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.dirs": ("/d", "/d"),
     "log.dir": ("/d", "/d"),
     "cordwood.sync.max.ms": ("7", 7),
+    "listeners": ("PLAINTEXT://h:7", Endpoints((Endpoint("h", 7),))),
+    "advertised.listeners": ("h:7,[::1]:8", Endpoints((Endpoint("h", 7), Endpoint("::1", 8)))),
+    "num.partitions": ("7", 7),
+    "auto.create.topics.enable": ("false", False),
+    "delete.topic.enable": ("false", False),
+    "socket.request.max.bytes": ("77", 77),
+    "queued.max.request.bytes": ("7777777", 7777777),
+    "fetch.max.bytes": ("7777", 7777),
+    "max.connections": ("7", 7),
+    "connections.max.idle.ms": ("7", 7),
+    "cordwood.client.stall.ms": ("7", 7),
+    "producer.id.expiration.ms": ("7", 7),
     "log.segment.bytes": ("77", 77),
     "log.roll.ms": ("77", 77),
     "log.roll.hours": ("77", 77 * 3_600_000),

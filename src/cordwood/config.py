@@ -17,8 +17,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
+from cordwood import kafka_settings
 from cordwood.errors import InvalidSetting, UnknownSetting
 
 T = TypeVar("T")
@@ -128,12 +129,61 @@ class SyncPolicy:
         return self.mode == "each"
 
 
+class Endpoint(NamedTuple):
+    """A host and a port to listen on or to be reached at; an empty host means every interface."""
+
+    host: str
+    port: int
+    name: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Return the endpoint of ``HOST:PORT`` or ``[IPV6]:PORT``, behind a ``NAME://`` or not.
+
+        Raises:
+            ValueError: If *text* is none of these, or the name is one of Kafka's for encrypted or
+                authenticated connections: whoever asks for that must not get less.
+        """
+        name, _, address = text.rpartition("://")
+        match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([a-zA-Z0-9._-]*)):([0-9]+)", address)
+        if match is None or int(match[3]) > 65535 or not re.fullmatch(r"[A-Za-z0-9_-]*", name):
+            raise ValueError(f"neither HOST:PORT nor NAME://HOST:PORT: {text!r}")
+        if name.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+            raise ValueError(f"not offered: {name}")
+        return cls(match[1] or match[2] or "", int(match[3]), name or "PLAINTEXT")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """One or more endpoints, as ``listeners`` has them."""
+
+    each: tuple[Endpoint, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoints:
+        """Return the endpoints of a list with commas; an empty text has none.
+
+        The one that Kafka has for its controllers is left out: there are none here.
+        """
+        endpoints = [Endpoint.parse(part.strip()) for part in text.split(",")] if text else []
+        return cls(tuple(endpoint for endpoint in endpoints if endpoint.name != "CONTROLLER"))
+
+    def __str__(self) -> str:
+        return ",".join(f"{endpoint.name}://{endpoint}" for endpoint in self.each)
+
+
 _BOOLEAN = Kind(_parse_boolean, "true or false")
 _MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
 _HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
 _NUMBER = _integer(0)
 _PATH = Kind(_parse_path, "the path of a directory")
 _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
+_BYTES = _integer(1, unit="bytes")
+_ENDPOINTS = Kind(Endpoints.parse, "PLAINTEXT://HOST:PORT (TLS and SASL are not offered), more after commas")
 _SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {_INT_MAX}")
 
 
@@ -337,6 +387,90 @@ class BrokerConfig:
         10,
         "The longest an append stays unsynced under cordwood.sync=each, whatever acks its producer asks for.",
     )
+    listeners: Endpoints = _setting(  # noqa: RUF009 - a field, as every other one
+        "listeners",
+        "listeners",
+        _ENDPOINTS,
+        Endpoints((Endpoint("localhost", 9092),)),
+        "Where clients connect: localhost is both loopback addresses, no host at all every interface.",
+    )
+    advertised_listeners: Endpoints = _setting(  # noqa: RUF009 - a field, as every other one
+        "advertised.listeners",
+        "advertised.listeners",
+        _ENDPOINTS,
+        Endpoints(()),
+        "Where clients are told to connect; if empty, the address that they reached.",
+    )
+    num_partitions: int = _setting(
+        "num.partitions",
+        "num.partitions",
+        _integer(1, 100_000),
+        1,
+        "How many partitions a topic gets that is created without saying so.",
+    )
+    auto_create_topics: bool = _setting(
+        "auto.create.topics.enable",
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        True,
+        "Whether a topic that a client asks for is created, if the client allows it.",
+    )
+    delete_topics: bool = _setting(
+        "delete.topic.enable",
+        "delete.topic.enable",
+        _BOOLEAN,
+        True,
+        "Whether clients may delete topics.",
+    )
+    socket_request_max_bytes: int = _setting(
+        "socket.request.max.bytes",
+        "socket.request.max.bytes",
+        _BYTES,
+        100 << 20,
+        "The largest request; whoever sends a larger one is disconnected.",
+    )
+    queued_max_request_bytes: int = _setting(
+        "queued.max.request.bytes",
+        "queued.max.request.bytes",
+        _integer(1 << 20, _LONG_MAX, unit="bytes"),
+        256 << 20,
+        "Requests and responses of all clients together may take this much memory before reading pauses.",
+    )
+    fetch_max_bytes: int = _setting(
+        "fetch.max.bytes",
+        "fetch.max.bytes",
+        _integer(1024, unit="bytes"),
+        55 << 20,
+        "The most a fetch returns, whatever its client asks for; a larger first batch comes whole.",
+    )
+    max_connections: int = _setting(
+        "max.connections",
+        "max.connections",
+        _integer(1),
+        10_000,
+        "How many clients may be connected; further ones are turned away.",
+    )
+    connections_max_idle_ms: int = _setting(
+        "connections.max.idle.ms",
+        "connections.max.idle.ms",
+        _MILLISECONDS,
+        600_000,
+        "A client that asks for nothing for this long is disconnected.",
+    )
+    client_stall_ms: int = _setting(
+        "cordwood.client.stall.ms",
+        "cordwood.client.stall.ms",
+        _MILLISECONDS,
+        30_000,
+        "A client that lets a request or a response stand half sent for this long is disconnected.",
+    )
+    producer_id_expiration_ms: int = _setting(
+        "producer.id.expiration.ms",
+        "producer.id.expiration.ms",
+        _integer(1, unit="milliseconds"),
+        24 * _HOUR_MS,
+        "An idempotent producer that sends nothing for this long may be forgotten.",
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: frozenset[str] = frozenset()
 
@@ -351,57 +485,6 @@ BROKER_SETTINGS: Mapping[str, Setting] = _declared(BrokerConfig)
 _SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
 _BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
 _TOPIC_DEFAULTS = TopicConfig()
-
-# What Kafka's broker (3.x and 4.x) knows and Cordwood does not apply: a server.properties written for
-# Kafka loads with warnings. Families whose members are open or many are listed by prefix; the rest by
-# name, so that a typo in one of them is still found.
-_KAFKA_PREFIXES = """
-    config.providers controller. delegation.token. group.consumer. group.coordinator. group.share.
-    group.streams. kafka.metrics. listener.name. log.cleaner. metadata. metric. metrics. password.encoder.
-    quota. remote. replica. replication. rlmm.config. rsm.config. sasl. security. share. ssl. telemetry.
-    transaction. zookeeper.
-"""
-_KAFKA_NAMES = """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
-    advertised.listeners advertised.port allow.everyone.if.no.acl.found alter.config.policy.class.name
-    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-    authorizer.class.name auto.create.topics.enable auto.include.jmx.reporter auto.leader.rebalance.enable
-    background.threads broker.heartbeat.interval.ms broker.id.generation.enable broker.rack
-    broker.session.timeout.ms client.quota.callback.class compression.gzip.level compression.lz4.level
-    compression.type compression.zstd.level connection.failed.authentication.delay.ms connections.max.idle.ms
-    connections.max.reauth.ms control.plane.listener.name controlled.shutdown.enable
-    controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms cordoned.log.dirs
-    create.topic.policy.class.name default.replication.factor delete.records.purgatory.purge.interval.requests
-    delete.topic.enable early.start.listeners eligible.leader.replicas.enable fetch.max.bytes
-    fetch.purgatory.purge.interval.requests follower.replication.throttled.rate
-    follower.replication.throttled.replicas group.initial.rebalance.delay.ms group.max.session.timeout.ms
-    group.max.size group.min.session.timeout.ms host.name initial.broker.registration.timeout.ms
-    inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
-    leader.imbalance.per.broker.percentage leader.replication.throttled.rate
-    leader.replication.throttled.replicas listener.security.protocol.map listeners log.cleanup.policy
-    log.dir.failure.timeout.ms log.flush.interval.messages log.flush.interval.ms
-    log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
-    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
-    log.local.retention.ms log.message.downconversion.enable log.message.format.version
-    log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
-    log.message.timestamp.difference.max.ms log.retention.bytes log.retention.check.interval.ms
-    log.retention.hours log.retention.minutes log.retention.ms log.roll.jitter.hours log.roll.jitter.ms
-    log.segment.delete.delay.ms max.connection.creation.rate max.connections max.connections.per.ip
-    max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
-    max.request.partition.size.limit min.insync.replicas num.io.threads num.network.threads num.partitions
-    num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
-    offset.metadata.max.bytes offsets.commit.required.acks offsets.commit.timeout.ms offsets.load.buffer.size
-    offsets.retention.check.interval.ms offsets.retention.minutes offsets.topic.compression.codec
-    offsets.topic.num.partitions offsets.topic.replication.factor offsets.topic.segment.bytes port
-    principal.builder.class process.roles producer.id.expiration.check.interval.ms producer.id.expiration.ms
-    producer.purgatory.purge.interval.requests queued.max.request.bytes queued.max.requests
-    request.timeout.ms reserved.broker.max.id server.max.startup.time.ms socket.listen.backlog.size
-    socket.receive.buffer.bytes socket.request.max.bytes socket.send.buffer.bytes super.users
-    transactional.id.expiration.ms unclean.leader.election.enable unclean.leader.election.interval.ms
-    unstable.api.versions.enable unstable.feature.versions.enable
-"""
-_KAFKA_FAMILIES = tuple(_KAFKA_PREFIXES.split())
-_KAFKA_SETTINGS = frozenset(_KAFKA_NAMES.split())
 
 
 # Loading
@@ -425,10 +508,10 @@ def load_broker_config(
     for name in {**properties, **overrides}:
         if name in _BROKER_NAMES:
             continue
-        if name not in _KAFKA_SETTINGS and not name.startswith(_KAFKA_FAMILIES):
+        if name not in kafka_settings.NAMES and not name.startswith(kafka_settings.PREFIXES):
             if name in TOPIC_SETTINGS:
                 raise UnknownSetting(name, next(iter(TOPIC_SETTINGS[name].broker_kinds)))
-            raise UnknownSetting(name, _nearest(name, {*_BROKER_NAMES, *_KAFKA_SETTINGS}))
+            raise UnknownSetting(name, _nearest(name, {*_BROKER_NAMES, *kafka_settings.NAMES}))
         warnings.append(f"{name} is a setting of Kafka that Cordwood does not apply.")
 
     values: dict[str, dict[str, Any]] = {"topic": {}, "broker": {}}

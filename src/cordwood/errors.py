@@ -12,10 +12,15 @@
     │   ├── InvalidBatch              a batch that contradicts its own header or its format
     │   ├── UnsupportedFrame          a magic, attribute or compression we do not know
     │   └── FrameTooLarge             a batch or its decompressed records exceed the configured limit
+    ├── ProtocolError             a peer sent what the Kafka protocol does not allow, or we do not speak
+    │   ├── MalformedMessage          bytes that are no message: position, what is wrong, what was found
+    │   └── UnsupportedVersion        an API or a version of it that we do not speak
     ├── RecordRefused             a record the format or the topic cannot hold; nothing was stored
     │   └── StreamTooLong             a stream went on past its limit; nothing was stored
     ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
     ├── UnexpectedOffset          an append that was to land elsewhere
+    ├── OutOfSequence             a batch of an idempotent producer that is not its next one
+    ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
     ├── TopicMismatch             an existing topic is not as the caller says
     ├── UnknownTopic              no such topic or partition
     ├── LogClosed                 a call after close, or in a forked child
@@ -116,6 +121,31 @@ class FrameTooLarge(FrameError):
     """A batch, or its records once decompressed, would exceed the configured limit."""
 
 
+class ProtocolError(CordwoodError):
+    """A peer sent what the Kafka protocol does not allow, or what we do not speak."""
+
+
+class MalformedMessage(ProtocolError):
+    """Bytes that are no message. ``position`` is the byte distance from the start of the frame."""
+
+    def __init__(self, *, position: int, what: str, found: object) -> None:
+        super().__init__(f"byte {position}: {what}: found {found}")
+        self.position = position
+        self.what = what
+        self.found = found
+
+
+class UnsupportedVersion(ProtocolError):
+    """A request for an API, or a version of it, that we do not speak. Its header could be read."""
+
+    def __init__(self, *, api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> None:
+        super().__init__(f"API {api_key} version {api_version}, asked for by client {client_id!r}")
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+
+
 class RecordRefused(CordwoodError):
     """A record that the format or the topic cannot hold. Nothing was stored."""
 
@@ -145,6 +175,26 @@ class UnexpectedOffset(CordwoodError):
         super().__init__(f"append expected at offset {expected}, but the next one is {next_offset}")
         self.expected = expected
         self.next_offset = next_offset
+
+
+class OutOfSequence(CordwoodError):
+    """A batch of an idempotent producer begins at ``sequence`` where ``expected`` comes next."""
+
+    def __init__(self, producer_id: int, sequence: int, expected: int) -> None:
+        super().__init__(f"producer {producer_id} sent sequence {sequence}, but {expected} comes next")
+        self.producer_id = producer_id
+        self.sequence = sequence
+        self.expected = expected
+
+
+class ProducerFenced(CordwoodError):
+    """A batch of an idempotent producer carries an epoch older than ``current``."""
+
+    def __init__(self, producer_id: int, epoch: int, current: int) -> None:
+        super().__init__(f"producer {producer_id} has epoch {epoch}, but {current} is in use")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.current = current
 
 
 class TopicMismatch(CordwoodError):

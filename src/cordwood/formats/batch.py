@@ -237,14 +237,42 @@ def count_sound(buffer: Buffer, found: Scan, checked_before: int = 0) -> int:
     return len(found)
 
 
-def validate(buffer: Buffer, header: BatchHeader, *, decompressed_max: int = DECOMPRESSED_MAX) -> None:
-    """Check all that a batch says of itself, as a broker must before it stores what a client sent.
+def validate(
+    buffer: Buffer,
+    header: BatchHeader,
+    *,
+    decompressed_max: int = DECOMPRESSED_MAX,
+    record_max: int = SIZE_MAX,
+) -> None:
+    """Check all that a batch says of itself.
 
     Checksum, attributes, a count that matches its offsets, and every record: well formed, offsets
-    dense, timestamps as the header says. Compressed records are decompressed for it.
+    dense, no larger than *record_max*, timestamps as the header says. Compressed records are
+    decompressed for it.
 
     Raises:
         FrameError: Of the kind that says what is wrong, with position, expectation and finding.
+    """
+    largest = check_records(buffer, header, decompressed_max=decompressed_max, record_max=record_max)
+    if not header.log_append_time and largest != header.max_timestamp:
+        raise InvalidBatch(
+            position=header.position + _MAX_TIMESTAMP_AT,
+            expected=largest,
+            found=header.max_timestamp,
+            what="max timestamp",
+        )
+
+
+def check_records(
+    buffer: Buffer,
+    header: BatchHeader,
+    *,
+    decompressed_max: int = DECOMPRESSED_MAX,
+    record_max: int = SIZE_MAX,
+) -> int:
+    """Check all that `validate` does but the max timestamp of the header; return what that should be.
+
+    Some clients get it wrong, and brokers set it right.
     """
     check_crc(buffer, header)
     if header.attributes & ~KNOWN_ATTRIBUTES:
@@ -262,7 +290,7 @@ def validate(buffer: Buffer, header: BatchHeader, *, decompressed_max: int = DEC
             what="record count",
         )
     records, start, stop, compressed_at = _records_of(buffer, header, decompressed_max)
-    largest = kernels.walk_records(
+    largest, record_size = kernels.walk_records(
         records,
         start,
         stop,
@@ -272,13 +300,14 @@ def validate(buffer: Buffer, header: BatchHeader, *, decompressed_max: int = DEC
         True,
         compressed_at,
     )
-    if not header.log_append_time and largest != header.max_timestamp:
-        raise InvalidBatch(
-            position=header.position + _MAX_TIMESTAMP_AT,
-            expected=largest,
-            found=header.max_timestamp,
-            what="max timestamp",
+    if record_size > record_max:
+        raise FrameTooLarge(
+            position=header.position,
+            expected=f"at most {record_max} bytes",
+            found=record_size,
+            what="a record of the batch",
         )
+    return largest
 
 
 def decode_records(
@@ -392,11 +421,16 @@ def place(buffer: bytearray | memoryview, position: int, base_offset: int, leade
     _EPOCH.pack_into(buffer, position + _LEADER_EPOCH_AT, leader_epoch)
 
 
+def set_max_timestamp(buffer: bytearray | memoryview, header: BatchHeader, timestamp: int) -> None:
+    """Say in the header what the largest timestamp is, in place, checksum included."""
+    _TIMESTAMP.pack_into(buffer, header.position + _MAX_TIMESTAMP_AT, timestamp)
+    _CRC.pack_into(buffer, header.position + _CRC_AT, _crc(buffer, header.position, header.end))
+
+
 def stamp_append_time(buffer: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
     """Make every record of the batch carry the time of its append, in place, checksum included."""
     _ATTRIBUTES.pack_into(buffer, header.position + _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
-    _TIMESTAMP.pack_into(buffer, header.position + _MAX_TIMESTAMP_AT, now_ms)
-    _CRC.pack_into(buffer, header.position + _CRC_AT, _crc(buffer, header.position, header.end))
+    set_max_timestamp(buffer, header, now_ms)
 
 
 def _finish(

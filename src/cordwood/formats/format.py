@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import FrameError
 from cordwood.kernels import Buffer, ColumnBuffers, Want
@@ -25,6 +25,27 @@ class Ending(Enum):
     SHORT = "the bytes end inside a frame"
     ZEROS = "zeros follow"
     INVALID = "what follows is not a valid frame"
+
+
+class ProducerStamp(NamedTuple):
+    """Which producer made a frame, and which of its records it holds.
+
+    ``first_sequence`` is that of the first record; numbers go on modulo 2**31 as in Kafka.
+    """
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+
+
+class ReceivedFrame(NamedTuple):
+    """A frame that a client encoded, checked, in a buffer of its own that may be changed."""
+
+    data: memoryview
+    record_count: int
+    max_timestamp: int
+    stamp: ProducerStamp | None
 
 
 class FrameTable(Protocol):
@@ -51,6 +72,9 @@ class FrameTable(Protocol):
 
     def max_timestamp(self, frame: int) -> int | None:
         """Return the largest timestamp in a frame, None if it holds no records."""
+
+    def stamp(self, frame: int) -> ProducerStamp | None:
+        """Return which producer made a frame, None if it does not say."""
 
     def find(self, offset: int) -> int:
         """Return the first frame that reaches beyond *offset*; the number of frames if none does."""
@@ -141,6 +165,23 @@ class Format(Protocol):
         Raises:
             RecordRefused: If the format cannot hold one of them, by name.
             FrameTooLarge: If the frame would exceed *size_max* bytes.
+        """
+
+    def receive(self, data: memoryview, *, size_max: int) -> ReceivedFrame:
+        """Check the one frame in *data*, which a client encoded, for all that it says of itself.
+
+        Raises:
+            FrameTooLarge: If it, or one of its records, exceeds *size_max* bytes.
+            FrameError: Of the kind that says what is wrong.
+            RecordRefused: If it is sound, but of a kind that a client must not send.
+        """
+
+    def place(
+        self, frame: ReceivedFrame, *, base_offset: int, leader_epoch: int, append_timestamp: int | None
+    ) -> int:
+        """Give a received frame its offsets and epoch, in place, and return its largest timestamp.
+
+        With *append_timestamp* its records count as appended then.
         """
 
     def stream(

@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from cordwood import kernels
-from cordwood.errors import FrameError, InvalidBatch, RecordRefused
+from cordwood.errors import FrameError, FrameTooLarge, InvalidBatch, RecordRefused
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
-from cordwood.formats.format import Ending, Row
+from cordwood.formats.format import Ending, ProducerStamp, ReceivedFrame, Row
 from cordwood.formats.streamed import StreamedBatch
 from cordwood.kernels import HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
 from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
@@ -67,6 +67,15 @@ class BatchTable:
         if not self._found.column(HeaderColumn.COUNT)[frame]:
             return None
         return self._found.column(HeaderColumn.MAX_TIMESTAMP)[frame]
+
+    def stamp(self, frame: int) -> ProducerStamp | None:
+        """Return which producer made a batch, None if it does not say."""
+        producer_id = self._found.column(HeaderColumn.PRODUCER_ID)[frame]
+        if producer_id == batch.NO_PRODUCER_ID:
+            return None
+        first = self._found.column(HeaderColumn.BASE_SEQUENCE)[frame]
+        epoch = self._found.column(HeaderColumn.PRODUCER_EPOCH)[frame]
+        return ProducerStamp(producer_id, epoch, first, (first + self._deltas[frame]) & INT32_MAX)
 
     def find(self, offset: int) -> int:
         """Return the first batch that reaches beyond *offset*."""
@@ -180,6 +189,39 @@ class BatchFormat:
         batch.seal(encoded)
         return encoded, base_offset + last_delta + 1, max_timestamp
 
+    def receive(self, data: memoryview, *, size_max: int) -> ReceivedFrame:
+        """Check the one batch in *data*; a max timestamp that is wrong is set right in place."""
+        if len(data) > size_max:
+            raise FrameTooLarge(
+                position=0, expected=f"at most {size_max} bytes", found=len(data), what="batch"
+            )
+        header = batch.read_header(data, size_max=size_max)
+        if header.size != len(data):
+            raise InvalidBatch(
+                position=header.size, expected="one batch", found=f"{len(data)} bytes", what="batch length"
+            )
+        _refuse_what_clients_must_not_send(header)
+        largest = batch.check_records(data, header, record_max=size_max)
+        if largest != header.max_timestamp:
+            batch.set_max_timestamp(data, header, largest)
+        stamp = None
+        if header.producer_id != batch.NO_PRODUCER_ID:
+            first, last = header.base_sequence, header.base_sequence + header.last_offset_delta
+            stamp = ProducerStamp(header.producer_id, header.producer_epoch, first, last & INT32_MAX)
+        return ReceivedFrame(data, header.record_count, largest, stamp)
+
+    def place(
+        self, frame: ReceivedFrame, *, base_offset: int, leader_epoch: int, append_timestamp: int | None
+    ) -> int:
+        """Set base offset, leader epoch and, if it counts, the time of the append."""
+        batch.place(frame.data, 0, base_offset, leader_epoch)
+        if append_timestamp is None:
+            return frame.max_timestamp
+        batch.stamp_append_time(
+            frame.data, batch.read_header(frame.data, size_max=INT32_MAX), append_timestamp
+        )
+        return append_timestamp
+
     def stream(
         self,
         key: bytes | None,
@@ -220,6 +262,24 @@ class BatchFormat:
         assert columns.offset is not None
         kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
         return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
+
+
+def _refuse_what_clients_must_not_send(header: BatchHeader) -> None:
+    if header.attributes & ~batch.COMPRESSION_MASK:
+        kinds = (
+            (batch.CONTROL, "control"),
+            (batch.TRANSACTIONAL, "transactional"),
+            (batch.LOG_APPEND_TIME, "log append time"),
+            (batch.DELETE_HORIZON, "delete horizon"),
+        )
+        named = [name for bit, name in kinds if header.attributes & bit]
+        raise RecordRefused(f"a batch with attributes {', '.join(named) or hex(header.attributes)}")
+    if not header.record_count:
+        raise RecordRefused("a batch needs at least one record")
+    # Either all three are set or it is nobody's: half of it could not be told from a retry.
+    named_fields = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id != batch.NO_PRODUCER_ID and min(named_fields) < 0:
+        raise RecordRefused(f"a batch of producer {header.producer_id} without epoch or sequence")
 
 
 def _count_of_epochs(found: Scan, epochs: Sequence[tuple[int, int]]) -> int:

@@ -303,12 +303,16 @@ def walk_records(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t count, int64
     cdef Parsed r
     cdef const uint8_t* p = held.start
     cdef const uint8_t* end = held.start + held.size
-    cdef int64_t i, low = 0, delta_max = INT64_MIN
+    cdef const uint8_t* before
+    cdef int64_t i, low = 0, delta_max = INT64_MIN, size_max = 0
     with nogil:
         if not count_fits(count, p, end, &t):
             for i in range(count):
+                before = p
                 if read_record(&p, end, low, i if dense else last_offset_delta, base_timestamp, &r, &t):
                     break
+                if p - before > size_max:
+                    size_max = p - before
                 low = <int64_t>r.offset_delta + 1
                 if r.timestamp_delta > delta_max:
                     delta_max = r.timestamp_delta
@@ -316,7 +320,7 @@ def walk_records(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t count, int64
                 at_end(p, end, &t)
     if t.finding:
         raise error_from(&t, held.start - start, compressed_at)
-    return base_timestamp + delta_max if count else -1
+    return base_timestamp + delta_max if count else -1, size_max
 
 
 cdef tuple header_tuples(Parsed* r, const uint8_t* end):

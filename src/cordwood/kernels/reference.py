@@ -127,12 +127,14 @@ def walk_records(
     base_timestamp: int,
     dense: bool,
     compressed_at: int,
-) -> int:
-    """Check that [start, stop) holds exactly *count* well-formed records; return the largest timestamp.
+) -> tuple[int, int]:
+    """Check that [start, stop) holds exactly *count* well-formed records.
+
+    Returns the largest timestamp and the size of the largest record, its length field included.
 
     Offset deltas must rise and not exceed *last_offset_delta*; where *dense*, they must be 0, 1, 2, ….
-    An empty batch has no timestamp: -1. *compressed_at* is the position of the batch if the bytes
-    were decompressed, -1 if they are the batch's own.
+    An empty batch has no timestamp, -1, and no size, 0. *compressed_at* is the position of the batch if
+    the bytes were decompressed, -1 if they are the batch's own.
 
     Raises:
         InvalidBatch: With position, expectation and finding of the first thing that is wrong.
@@ -140,15 +142,17 @@ def walk_records(
     _check_bounds(buffer, start, stop)
     reader = _Reader(buffer, start, stop, compressed_at)
     reader.check_count(count)
-    low, delta_max = 0, INT64_MIN
+    low, delta_max, size_max = 0, INT64_MIN, 0
     for i in range(count):
+        before = reader.position
         timestamp_delta, offset_delta, *_ = reader.record(
             low, i if dense else last_offset_delta, base_timestamp
         )
         low = offset_delta + 1
         delta_max = max(delta_max, timestamp_delta)
+        size_max = max(size_max, reader.position - before)
     reader.check_end()
-    return base_timestamp + delta_max if count else -1
+    return base_timestamp + delta_max if count else -1, size_max
 
 
 def decode_rows(

@@ -35,6 +35,8 @@ class Surroundings:
     """Raises LogClosed in a forked child, which must not touch its parent's files."""
     before_change: Callable[[], None]
     """Called before anything on disk changes: the directory is not cleanly closed any more."""
+    producer_expiration_ms: int = 24 * 3_600_000
+    """How long an idempotent producer that sends nothing is known."""
 
 
 def create_store(files: Files, directory: str, base: int, config: TopicConfig) -> Store:

@@ -34,7 +34,13 @@ class DeletedEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted")
     id: str
 
 
-Entry = TopicEntry | DeletedEntry
+class ProducerIdsEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="producer-ids"):
+    """Ids of idempotent producers below this one may have been given out."""
+
+    next_id: int
+
+
+Entry = TopicEntry | DeletedEntry | ProducerIdsEntry
 
 
 _DECODER: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
@@ -73,15 +79,33 @@ def scan(data: bytes) -> Scanned:
     return Scanned(entries, position, None)
 
 
-def topics_of(entries: Sequence[Entry]) -> dict[str, TopicEntry]:
-    """Return the topics there are, by name."""
-    topics: dict[str, TopicEntry] = {}
-    for entry in entries:
-        if isinstance(entry, TopicEntry):
-            topics[entry.name] = entry
-        else:
-            topics = {name: topic for name, topic in topics.items() if topic.id != entry.id}
-    return topics
+class Contents:
+    """What the entries of a catalogue add up to: topics by name and by id, those deleted, producer ids.
+
+    One writer; other threads may look names up, and list them in one step (``list(topics)``).
+    """
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.topics: dict[str, TopicEntry] = {}
+        self.by_id: dict[str, TopicEntry] = {}
+        self.deleted: dict[str, TopicEntry] = {}
+        self.next_producer_id = 0
+        self.apply(entries)
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Add what *entries* say, in order; the last word on a topic counts."""
+        for entry in entries:
+            match entry:
+                case TopicEntry():
+                    self.topics[entry.name] = self.by_id[entry.id] = entry
+                case DeletedEntry():
+                    topic = self.by_id.pop(entry.id, None)
+                    if topic is not None:
+                        self.deleted[topic.id] = topic
+                        if self.topics.get(topic.name) is topic:
+                            del self.topics[topic.name]
+                case ProducerIdsEntry():
+                    self.next_producer_id = max(self.next_producer_id, entry.next_id)
 
 
 def catalogue_path(data: str) -> str:
@@ -131,7 +155,7 @@ class Catalogue:
         self._count = len(scanned.entries)
         self._mark = mark
         self._failed = False
-        self.topics = topics_of(scanned.entries)
+        self.contents = Contents(scanned.entries)
 
     @classmethod
     def create(cls, files: Files, data: str) -> Catalogue:
@@ -193,7 +217,7 @@ class Catalogue:
             raise LogFailed(f"{self._file.path}: sync failed: {error}") from error
         self._end += len(data)
         self._count += len(entries)
-        self.topics = topics_of([*self.topics.values(), *entries])
+        self.contents.apply(entries)
 
     def close(self) -> None:
         """Sync the mark and let go.

@@ -26,7 +26,8 @@ from cordwood.formats.native import BatchFormat
 from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
-from cordwood.storage.catalogue import Catalogue, TopicEntry
+from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
+from cordwood.storage.deletion import discard_topic, finish_deletions
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
@@ -98,6 +99,7 @@ class DataDirectory:
         self._clean_guard = Lock()
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
         self._refused: dict[tuple[str, int], StorageError] = {}
+        self._left_over = False
         self._closed = False
         # Asked before anything is made, so that a directory that is not ours stays as it is …
         if identity.is_first_boot(files, opening.path) and not opening.create:
@@ -133,10 +135,18 @@ class DataDirectory:
             files, mapped=opening.mapped, on_index_rebuild=lambda: telemetry.add(INDEX_REBUILDS)
         )
         self._around = Surroundings(
-            files, open_files, opening.clock, opening.telemetry, self._check_alive, self._before_change
+            files,
+            open_files,
+            opening.clock,
+            opening.telemetry,
+            self._check_alive,
+            self._before_change,
+            opening.config.producer_id_expiration_ms,
         )
         remove_spools(files, self.path)
         if not self._clean and not first_boot:
+            contents = self._catalogue.contents
+            finish_deletions(files, self.path, contents.topics, contents.deleted)
             self._open_all()
 
     def _before_change(self) -> None:
@@ -149,7 +159,7 @@ class DataDirectory:
 
     def _open_all(self) -> None:
         """Open every partition there is; what cannot be opened is remembered and refused when asked for."""
-        for entry in self._catalogue.topics.values():
+        for entry in self._catalogue.contents.topics.values():
             for partition in range(entry.partitions):
                 # One partition that cannot be opened must not take the others with it.
                 with contextlib.suppress(StorageError):
@@ -161,7 +171,7 @@ class DataDirectory:
     def topics(self) -> Mapping[str, TopicEntry]:
         """The topics there are, by name."""
         self._check()
-        return self._catalogue.topics
+        return self._catalogue.contents.topics
 
     def create_topic(
         self, name: str, topic_id: str, partitions: int, config: Mapping[str, str]
@@ -179,7 +189,7 @@ class DataDirectory:
         entry = TopicEntry(name, topic_id, partitions, self.config_of(config).overrides())
         with self._guard:
             self._check()
-            existing = self._catalogue.topics.get(name)
+            existing = self._catalogue.contents.topics.get(name)
             if existing is not None:
                 return existing
             self._before_change()
@@ -188,6 +198,53 @@ class DataDirectory:
             except OSError as error:
                 raise as_storage_error(error, f"creating topic {name}") from error
         return entry
+
+    def topic_by_id(self, topic_id: str) -> TopicEntry | None:
+        """Return the topic with this id, if there is one."""
+        self._check()
+        return self._catalogue.contents.by_id.get(topic_id)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and everything in it. Durable on return; what cannot go now goes at the next open.
+
+        Raises:
+            UnknownTopic: If there is none of that name.
+            DiskFull: Nothing was removed.
+        """
+        with self._guard:
+            entry = self._entry(name, 0)
+            self._before_change()
+            try:
+                self._catalogue.add([DeletedEntry(entry.id)])
+            except OSError as error:
+                raise as_storage_error(error, f"deleting topic {name}") from error
+            for key in [key for key in {*self._partitions, *self._refused} if key[0] == name]:
+                self._refused.pop(key, None)
+                log = self._partitions.pop(key, None)
+                if log is not None:
+                    # Nobody needs what it holds any more, so nobody cares whether that can be synced.
+                    with contextlib.suppress(StorageError):
+                        log.close()
+            try:
+                discard_topic(self._files, self.path, entry)
+            except OSError:
+                self._left_over = True
+
+    def reserve_producer_ids(self, count: int) -> int:
+        """Return the first of *count* ids that no idempotent producer was or will be given. Durable.
+
+        Raises:
+            DiskFull: Nothing was reserved.
+        """
+        with self._guard:
+            self._check()
+            self._before_change()
+            first = self._catalogue.contents.next_producer_id
+            try:
+                self._catalogue.add([ProducerIdsEntry(first + count)])
+            except OSError as error:
+                raise as_storage_error(error, "reserving producer ids") from error
+            return first
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself."""
@@ -257,7 +314,7 @@ class DataDirectory:
             return self._partitions[key]
 
     def _entry(self, topic: str, partition: int) -> TopicEntry:
-        entry = self._catalogue.topics.get(topic)
+        entry = self._catalogue.contents.topics.get(topic)
         if entry is None:
             raise UnknownTopic(f"there is no topic {topic}")
         if not 0 <= partition < entry.partitions:
@@ -347,7 +404,7 @@ class DataDirectory:
             self._catalogue.close()
             if not failures:
                 self._write_summary()
-                if not self._clean and not self._refused:
+                if not self._clean and not self._refused and not self._left_over:
                     identity.mark_clean(self._files, self.path)
         except StorageError as error:
             failures.append(error)

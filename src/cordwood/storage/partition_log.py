@@ -19,8 +19,9 @@ from cordwood.errors import (
     StorageError,
     UnexpectedOffset,
 )
-from cordwood.formats.format import Format, Row
+from cordwood.formats.format import Format, ProducerStamp, ReceivedFrame, Row
 from cordwood.index.time import NO_TIMESTAMP
+from cordwood.kernels import Buffer
 from cordwood.records import Header
 from cordwood.storage import truncation
 from cordwood.storage.active import (
@@ -42,6 +43,7 @@ from cordwood.storage.partition_state import (
     state_path,
     write_state,
 )
+from cordwood.storage.producer_keeper import ProducerKeeper
 from cordwood.storage.reading import checked_sha256
 from cordwood.storage.segment import (
     ActiveSegment,
@@ -105,6 +107,8 @@ class PartitionLog:
         sealed: tuple[Segment, ...],
         active: ActiveSegment,
         mark: MarkFile,
+        *,
+        new: bool = False,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -129,6 +133,13 @@ class PartitionLog:
         # The largest timestamp may be a producer's; it is ours for sure only where all of them are.
         self._last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
         self._keeper = MarkKeeper(mark, active.store.end, around.clock.monotonic_ns())
+        self._producers = ProducerKeeper(
+            around.files,
+            directory,
+            lambda: self._view,
+            new=new,
+            expiration_ms=around.producer_expiration_ms,
+        )
         around.telemetry.add(SEGMENTS, len(sealed) + 1)
 
     # --- where the log stands ---------------------------------------------------------------------
@@ -191,14 +202,55 @@ class PartitionLog:
                 log_append_time=self._log_append_time,
                 size_max=self.config.max_message_bytes,
             )
-            if self._must_roll(len(frame), at.now_ms):
-                self._roll()
-            try:
-                self._active.append(frame, next_offset, max_timestamp)
-            except LogFailed as error:
-                raise self._failed(str(error)) from error
-            self._appended(at, next_offset, len(frame))
+            self._write(at, frame, next_offset, max_timestamp)
         return Appended(at.base_offset, next_offset)
+
+    def append_received(self, frame: ReceivedFrame) -> Appended:
+        """Append a frame that a client encoded, its offsets and epoch set in place, whole or not at all.
+
+        Written, not durable: `commit` is the other half. The frame of an idempotent producer that is here
+        already is not appended again: what is returned are the offsets of the original, which may not be
+        durable yet either. Raises as `append` does, and:
+
+        Raises:
+            OutOfSequence: If it is not the producer's next one. Nothing was appended.
+            ProducerFenced: If another producer has taken over. Nothing was appended.
+        """
+        with self._lock:
+            at = self._begin(None)
+            if frame.stamp is not None:
+                original = self._producers.find_original(frame.stamp, at.now_ms)
+                if original is not None:
+                    return Appended(original.base_offset, original.next_offset)
+            next_offset = at.base_offset + frame.record_count
+            max_timestamp = self._format.place(
+                frame,
+                base_offset=at.base_offset,
+                leader_epoch=at.leader_epoch,
+                append_timestamp=at.now_ms if self._log_append_time else None,
+            )
+            self._write(at, frame.data, next_offset, max_timestamp, frame.stamp)
+        return Appended(at.base_offset, next_offset)
+
+    def _write(
+        self,
+        at: _Turn,
+        frame: Buffer,
+        next_offset: int,
+        max_timestamp: int,
+        stamp: ProducerStamp | None = None,
+    ) -> None:
+        """Write a frame, in a new segment if it is time for one, with the append lock held."""
+        if self._must_roll(len(frame), at.now_ms):
+            self._roll()
+        try:
+            self._active.append(frame, next_offset, max_timestamp)
+        except LogFailed as error:
+            raise self._failed(str(error)) from error
+        if stamp is not None:
+            # Before the append is counted, which may take the snapshot that covers it.
+            self._producers.note(stamp, at.base_offset, next_offset, at.now_ms)
+        self._appended(at, next_offset, len(frame))
 
     def append_stream(
         self,
@@ -254,6 +306,7 @@ class PartitionLog:
         self._end = self._end_of(self._active)
         if not self._durable:
             self._show(self._end)
+        self._producers.count(size, turn.leader_epoch, next_offset, turn.now_ms)
         elapsed = self._around.clock.monotonic_ns() - turn.started_ns
         self._meter.note(next_offset - turn.base_offset, size, elapsed)
 
@@ -308,6 +361,7 @@ class PartitionLog:
         except OSError as error:
             raise self._failed(f"sync failed: {error}") from error
         self._show(end)
+        self._producers.save_synced(end.next_offset)
         telemetry = self._around.telemetry
         telemetry.observe(SYNC_SECONDS, (clock.monotonic_ns() - started) / 1e9)
         telemetry.observe(GROUP_COMMIT_RECORDS, end.next_offset - before)
@@ -380,6 +434,7 @@ class PartitionLog:
                 state,
                 (*self._view.segments[:-1], sealed),
             )
+            self._producers.save_synced(info.next_offset)
         self._around.telemetry.add(SEGMENTS_ROLLED)
         self._around.telemetry.add(SEGMENTS)
 
@@ -487,6 +542,7 @@ class PartitionLog:
             if end_offset == before:
                 return TruncationReport(end_offset, 0, 0)
             self._sync_now()
+            self._producers.learn(self._around.clock.now_ms())
             view = self._view
             at = view.find_segment(end_offset)
             try:
@@ -509,6 +565,7 @@ class PartitionLog:
         state = truncation.finish_cut(around.files, self.directory, state)
         active = reopen_active(around, self.directory, self.config, self._format, state, cut.end)
         self._go_on_in(active, state, segments[:at])
+        self._producers.cut(state.leader_epoch, active.next_offset, around.clock.now_ms())
 
     def advance_log_start(self, offset: int) -> None:
         """Make *offset* the first one that can be read, and remove segments that lie wholly below it.
@@ -605,6 +662,9 @@ class PartitionLog:
                     self._move_mark(self._end, sync=True)
                     self._show(self._end)
                     self._commit.synced_offset = self._end.next_offset
+                    self._producers.close(
+                        self.state.leader_epoch, self._end.next_offset, self._around.clock.now_ms()
+                    )
             except OSError as error:
                 raise self._failed(f"closing failed: {error}") from error
             finally:

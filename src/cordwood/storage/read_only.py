@@ -15,7 +15,7 @@ from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, MetadataD
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.storage import identity
-from cordwood.storage.catalogue import TopicEntry, read_catalogue, topics_of
+from cordwood.storage.catalogue import Contents, TopicEntry, read_catalogue
 from cordwood.storage.data_directory import FORMATS, partition_directory
 from cordwood.storage.files import Files
 from cordwood.storage.mark import Mark, read_published
@@ -160,6 +160,8 @@ class ReadOnlyPartition:
         first = topic_config(self._entry.config).initial_offset
         for _ in range(_SETTLING_TRIES):
             if not partition_exists(files, self._directory, first):
+                if self._furthest[0] >= 0:
+                    raise UnknownTopic(f"topic {self._entry.name} was deleted")
                 return self._nothing_yet(first)
             state = read_state(files, self._directory)
             marks, torn = read_published(files, mark_path(self._directory))
@@ -243,7 +245,7 @@ class ReadOnlyDirectory:
     def topics(self) -> Mapping[str, TopicEntry]:
         """The topics there are now, by name."""
         self._check()
-        return topics_of(read_catalogue(self._files, self.path)[0].entries)
+        return Contents(read_catalogue(self._files, self.path)[0].entries).topics
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself."""

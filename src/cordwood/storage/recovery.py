@@ -138,7 +138,7 @@ def create_partition(
     for _ in range(3):
         above = parent(above)
         files.sync_directory(above)
-    return PartitionLog(around, directory, config, format_, state, (), active, mark)
+    return PartitionLog(around, directory, config, format_, state, (), active, mark, new=True)
 
 
 def open_partition(

@@ -41,6 +41,10 @@ class _Deleted(msgspec.Struct):
     id: Text
 
 
+class _ProducerIds(msgspec.Struct):
+    next_id: Annotated[int, msgspec.Meta(ge=0)]
+
+
 @dataclass(slots=True)
 class Catalogue:
     """The topics that exist, by name, and the ids of those that did. Entries past the mark count too.
@@ -51,6 +55,7 @@ class Catalogue:
     live: dict[str, _Topic] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
+    producer_ids: int = 0
     entries: int = 0
 
 
@@ -180,8 +185,20 @@ class _CatalogueWalk:
             name = catalogue.names.get(gone, "")
             if name in catalogue.live and catalogue.live[name].id == gone:
                 del catalogue.live[name]
+        elif kind == "producer-ids":
+            reserved = msgspec.json.decode(body, type=_ProducerIds).next_id
+            if reserved < catalogue.producer_ids:
+                self._tally.add(
+                    "corruption",
+                    path,
+                    position,
+                    expected=f"at least {catalogue.producer_ids}",
+                    found=reserved,
+                    what="next producer id",
+                )
+            catalogue.producer_ids = reserved
         else:
-            expected = "topic or deleted"
+            expected = "topic, deleted or producer-ids"
             self._tally.add(
                 "note", path, position, expected=expected, found=ascii(kind), what="kind of entry"
             )

@@ -210,7 +210,7 @@ def check_records(windows: Windows, frame: Frame) -> int:
         )
         start, stop, compressed_at = 0, len(records), frame.position
     try:
-        largest = walk_records(
+        largest, _ = walk_records(
             records,
             start,
             stop,

@@ -1,0 +1,127 @@
+"""When the producers of a partition are learnt from its log, and when that is saved."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from cordwood.errors import CorruptRange
+from cordwood.formats.format import ProducerStamp
+from cordwood.storage.files import Files
+from cordwood.storage.producers import (
+    SNAPSHOT_BYTES,
+    Producers,
+    Snapshot,
+    StoredBatch,
+    read_snapshot,
+    write_snapshot,
+)
+from cordwood.storage.reading import REINDEX_WINDOW_BYTES, indexes_of, walk
+from cordwood.storage.view import View
+
+
+class ProducerKeeper:
+    """The producers of one partition, learnt when they are first asked for.
+
+    A log that was just made has none; of one that was opened, the newest snapshot and the records after it
+    are read. Every method is called with the append lock held, `save_synced` with the right to sync.
+    """
+
+    def __init__(
+        self, files: Files, directory: str, view: Callable[[], View], *, new: bool, expiration_ms: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._view = view
+        self._expiration_ms = expiration_ms
+        self._producers = Producers() if new else None
+        # What lies above this was appended by this process and noted when it was.
+        self._opened_offset = view().high_watermark
+        self._changed = False
+        self._unsaved_bytes = 0
+        self._pending: Snapshot | None = None
+
+    def learn(self, now_ms: int) -> Producers:
+        """Return what is known, read from the snapshot and the log when this is first called."""
+        if self._producers is None:
+            view = self._view()
+            saved = read_snapshot(self._files, self._directory, view.state, self._opened_offset)
+            self._producers = Producers(() if saved is None else saved.producers)
+            start = view.state.log_start_offset if saved is None else saved.next_offset
+            replay(self._producers, view, start, self._opened_offset, now_ms)
+        return self._producers
+
+    def find_original(self, stamp: ProducerStamp, now_ms: int) -> StoredBatch | None:
+        """Return the batch that *stamp* repeats; see `Producers.find_original`."""
+        return self.learn(now_ms).find_original(stamp)
+
+    def note(self, stamp: ProducerStamp, base_offset: int, next_offset: int, now_ms: int) -> None:
+        """Take note of a batch of an idempotent producer that was appended."""
+        producers = self.learn(now_ms)
+        producers.note(stamp, base_offset, next_offset, now_ms)
+        producers.expire(now_ms - self._expiration_ms)
+        self._changed = True
+
+    def count(self, size: int, leader_epoch: int, next_offset: int, now_ms: int) -> None:
+        """Take note of any append of *size* bytes, and of what is known whenever enough were appended."""
+        self._unsaved_bytes += size
+        if self._unsaved_bytes >= SNAPSHOT_BYTES:
+            self._capture(leader_epoch, next_offset, now_ms)
+
+    def _capture(self, leader_epoch: int, next_offset: int, now_ms: int) -> None:
+        producers = self.learn(now_ms)
+        producers.expire(now_ms - self._expiration_ms, now=True)
+        self._pending = producers.snapshot(leader_epoch, next_offset)
+        self._unsaved_bytes = 0
+        self._changed = False
+
+    def save_synced(self, synced_offset: int) -> None:
+        """Write the snapshot that waits for *synced_offset*, if it covers no record beyond it.
+
+        A snapshot of records that a power cut then takes would make their retry pass for a duplicate.
+        """
+        pending = self._pending
+        if pending is not None and pending.next_offset <= synced_offset:
+            if self._pending is pending:
+                self._pending = None
+            # It is derived: one that cannot be written costs reading more of the log next time.
+            with contextlib.suppress(OSError):
+                write_snapshot(self._files, self._directory, pending)
+
+    def cut(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
+        """Forget what was truncated; *leader_epoch* is the one that begins there. All before is synced.
+
+        What was there must have been learnt before it was cut.
+        """
+        self.learn(now_ms).cut(end_offset)
+        self._opened_offset = min(self._opened_offset, end_offset)
+        self._capture(leader_epoch, end_offset, now_ms)
+        self.save_synced(end_offset)
+
+    def close(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
+        """Save what changed, all of it synced."""
+        if self._changed:
+            self._capture(leader_epoch, end_offset, now_ms)
+        self.save_synced(end_offset)
+
+
+def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int) -> None:
+    """Note the stamped frames of offsets [start, stop), as if they came at *now_ms*.
+
+    Damaged frames are passed over: they were acknowledged long before, and nobody retries them.
+    """
+    if start >= stop:
+        return
+    for at in range(view.find_segment(start), len(view.segments)):
+        segment, bounds = view.segments[at], view.bounds(at)
+        index = indexes_of(segment, bounds)[0]
+        begin = index.floor_entry(start) or (segment.base, 0)
+        for found in walk(segment, bounds, begin, REINDEX_WINDOW_BYTES, index):
+            if isinstance(found, CorruptRange):
+                continue
+            table = found.table
+            for frame in range(len(table)):
+                base = table.base_offset(frame)
+                stamp = table.stamp(frame) if start <= base < stop else None
+                if stamp is not None:
+                    producers.note(stamp, base, table.next_offset(frame), now_ms)

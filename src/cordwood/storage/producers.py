@@ -1,0 +1,152 @@
+"""Idempotent producers: which of their batches a partition has, so that none is stored twice.
+
+Derived from the log: every batch says who made it. A snapshot, taken now and then, only saves reading all
+of it again; one that is missing or damaged costs time and never a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from cordwood.errors import DirectoryRefused, MetadataDamaged, OutOfSequence, ProducerFenced
+from cordwood.formats.format import ProducerStamp
+from cordwood.storage.files import Files, join
+from cordwood.storage.metadata import read_metadata, write_metadata
+from cordwood.storage.partition_state import PartitionState
+
+#: As in Kafka: a producer keeps at most this many requests in flight, so a retry is among the last ones.
+BATCHES_KEPT = 5
+SNAPSHOT_VERSION = 1
+#: A snapshot is taken after this many bytes of appends: so much is read again at most after a crash.
+SNAPSHOT_BYTES = 64 << 20
+#: Expired producers are looked for when this many are known, and again when their number has doubled.
+SWEEP_COUNT = 1000
+_SEQUENCES = 1 << 31
+
+
+class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch of an idempotent producer, and the offsets [base, next) it was given."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    next_offset: int
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """What is known of one producer: its newest batches, oldest first, and when the last one came."""
+
+    id: int
+    epoch: int
+    batches: tuple[StoredBatch, ...]
+    seen_ms: int
+
+
+class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The producers of all records below ``next_offset``: docs/formats/directory.md."""
+
+    format: int
+    leader_epoch: int
+    next_offset: int
+    producers: tuple[Producer, ...]
+
+
+_DECODER = msgspec.json.Decoder(Snapshot)
+
+
+class Producers:
+    """The producers of one partition. One caller at a time: who holds the append lock."""
+
+    def __init__(self, known: Iterable[Producer] = ()) -> None:
+        self._known = {producer.id: producer for producer in known}
+        self._swept_next = SWEEP_COUNT
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find_original(self, stamp: ProducerStamp) -> StoredBatch | None:
+        """Return the batch that *stamp* repeats; None if it is the producer's next one.
+
+        A producer nobody knows may begin anywhere, as in Kafka: it may have expired, or its records were
+        deleted.
+
+        Raises:
+            ProducerFenced: If another producer has taken over its id with a later epoch.
+            OutOfSequence: If batches before it are missing, or it is too old to say whether it is stored.
+        """
+        known = self._known.get(stamp.producer_id)
+        if known is None:
+            return None
+        if stamp.epoch < known.epoch:
+            raise ProducerFenced(stamp.producer_id, stamp.epoch, known.epoch)
+        if stamp.epoch > known.epoch:
+            if stamp.first_sequence:
+                raise OutOfSequence(stamp.producer_id, stamp.first_sequence, 0)
+            return None
+        for stored in known.batches:
+            if (stored.first_sequence, stored.last_sequence) == (stamp.first_sequence, stamp.last_sequence):
+                return stored
+        expected = (known.batches[-1].last_sequence + 1) % _SEQUENCES
+        if stamp.first_sequence != expected:
+            raise OutOfSequence(stamp.producer_id, stamp.first_sequence, expected)
+        return None
+
+    def note(self, stamp: ProducerStamp, base_offset: int, next_offset: int, now_ms: int) -> None:
+        """Take note of a batch that was appended at *now_ms*."""
+        stored = StoredBatch(stamp.first_sequence, stamp.last_sequence, base_offset, next_offset)
+        known = self._known.get(stamp.producer_id)
+        before = known.batches[1 - BATCHES_KEPT :] if known and known.epoch == stamp.epoch else ()
+        self._known[stamp.producer_id] = Producer(stamp.producer_id, stamp.epoch, (*before, stored), now_ms)
+
+    def expire(self, before_ms: int, *, now: bool = False) -> None:
+        """Forget producers not heard of since *before_ms*, *now* or when enough may have gathered.
+
+        Until then they are known, whatever the wall clock says: a jump of it must not make a retry pass for
+        a new batch.
+        """
+        if now or len(self._known) >= self._swept_next:
+            self._known = {id_: p for id_, p in self._known.items() if p.seen_ms >= before_ms}
+            self._swept_next = max(SWEEP_COUNT, 2 * len(self._known))
+
+    def cut(self, end_offset: int) -> None:
+        """Forget what lies at or above *end_offset*, which was truncated.
+
+        A producer whose newest batches are all gone becomes one that nobody knows.
+        """
+        for producer in list(self._known.values()):
+            kept = tuple(stored for stored in producer.batches if stored.next_offset <= end_offset)
+            if not kept:
+                del self._known[producer.id]
+            elif len(kept) < len(producer.batches):
+                self._known[producer.id] = msgspec.structs.replace(producer, batches=kept)
+
+    def snapshot(self, leader_epoch: int, next_offset: int) -> Snapshot:
+        """Return what is known, of the records below *next_offset*."""
+        return Snapshot(SNAPSHOT_VERSION, leader_epoch, next_offset, tuple(self._known.values()))
+
+
+def snapshot_path(directory: str) -> str:
+    """Return the path of a partition's snapshot of its producers."""
+    return join(directory, "producers.json")
+
+
+def write_snapshot(files: Files, directory: str, snapshot: Snapshot) -> None:
+    """Replace the snapshot; every record it covers must be synced. Durable on return."""
+    write_metadata(files, snapshot_path(directory), snapshot)
+
+
+def read_snapshot(files: Files, directory: str, state: PartitionState, end_offset: int) -> Snapshot | None:
+    """Return the snapshot, None if there is none that speaks of the log as it is.
+
+    It does not where the log was truncated below what it covers, even if it has grown again since: a later
+    epoch then begins below its end.
+    """
+    try:
+        snapshot = read_metadata(files, snapshot_path(directory), _DECODER)
+    except (MetadataDamaged, DirectoryRefused, OSError):
+        return None
+    later = [epoch.start_offset for epoch in state.epochs if epoch.epoch > snapshot.leader_epoch]
+    outdated = snapshot.next_offset > min([end_offset, *later])
+    return None if outdated or snapshot.format != SNAPSHOT_VERSION else snapshot
