@@ -23,7 +23,9 @@
     ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
     ├── TopicMismatch             an existing topic is not as the caller says
     ├── UnknownTopic              no such topic or partition
+    ├── TopicExists               a topic that was to be created is there already
     ├── LogClosed                 a call after close, or in a forked child
+    ├── ListenFailed              an address to listen on is taken or not ours
     └── StorageError              the disk, or what is on it
         ├── DirectoryLocked           another process writes this data directory
         ├── DirectoryRefused          not a data directory, or one we must not open as it is
@@ -212,8 +214,25 @@ class UnknownTopic(CordwoodError):
     """No such topic, or no such partition of it."""
 
 
+class TopicExists(CordwoodError):
+    """There is a topic of that name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a topic {name} already")
+        self.name = name
+
+
 class LogClosed(CordwoodError):
     """A call after close, or in a process forked from the one that opened the log."""
+
+
+class ListenFailed(CordwoodError):
+    """The server cannot listen at ``endpoint``."""
+
+    def __init__(self, endpoint: object, reason: str) -> None:
+        super().__init__(f"cannot listen on {endpoint}: {reason}")
+        self.endpoint = endpoint
+        self.reason = reason
 
 
 class StorageError(CordwoodError):

@@ -46,7 +46,21 @@ class TimeIndex:
                 high = middle
         if low == len(self):
             return None
-        return int.from_bytes(self.entries[low * 16 + 8 : low * 16 + 16], "big")
+        return self._offset(low)
+
+    def largest_below(self, offset: int) -> int:
+        """Return the largest timestamp of the frames that start below *offset*, NO_TIMESTAMP without any."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._offset(middle) < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return self._timestamp(low - 1) if low else NO_TIMESTAMP
+
+    def _offset(self, entry: int) -> int:
+        return int.from_bytes(self.entries[entry * 16 + 8 : entry * 16 + 16], "big")
 
     def _timestamp(self, entry: int) -> int:
         return int.from_bytes(self.entries[entry * 16 : entry * 16 + 8], "big", signed=True)

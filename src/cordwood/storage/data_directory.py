@@ -273,6 +273,10 @@ class DataDirectory:
                 self._used.notify_all()
             return log
 
+    def opened(self, topic: str, partition: int) -> PartitionLog | None:
+        """Return the log of a partition if it is open already. Never blocks."""
+        return self._partitions.get((topic, partition))
+
     def readable(self, topic: str, partition: int) -> PartitionLog | UnusedPartition:
         """Return what there is to read of a partition, making nothing."""
         self._check()

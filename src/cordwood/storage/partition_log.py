@@ -66,10 +66,14 @@ Result = TypeVar("Result")
 
 
 class Appended(NamedTuple):
-    """Offsets [base, next) that an append was given. Durable once `commit(next_offset)` returned."""
+    """Offsets [base, next) that an append was given. Durable once `commit(next_offset)` returned.
+
+    ``append_timestamp`` is the time that its records were given, -1 where they keep their own.
+    """
 
     base_offset: int
     next_offset: int
+    append_timestamp: int = -1
 
 
 class _Turn(NamedTuple):
@@ -165,6 +169,11 @@ class PartitionLog:
         return self._view.high_watermark
 
     @property
+    def unsynced_records(self) -> int:
+        """How many records are written that no sync has covered."""
+        return self._end.next_offset - self._commit.synced_offset
+
+    @property
     def active_size(self) -> int:
         """Bytes in the segment that takes appends."""
         return self._end.position
@@ -213,6 +222,7 @@ class PartitionLog:
         durable yet either. Raises as `append` does, and:
 
         Raises:
+            StorageError: If what was appended before cannot be read now. Nothing was appended.
             OutOfSequence: If it is not the producer's next one. Nothing was appended.
             ProducerFenced: If another producer has taken over. Nothing was appended.
         """
@@ -230,7 +240,7 @@ class PartitionLog:
                 append_timestamp=at.now_ms if self._log_append_time else None,
             )
             self._write(at, frame.data, next_offset, max_timestamp, frame.stamp)
-        return Appended(at.base_offset, next_offset)
+        return Appended(at.base_offset, next_offset, max_timestamp if self._log_append_time else -1)
 
     def _write(
         self,
@@ -329,9 +339,7 @@ class PartitionLog:
         nothing; whoever opened the log commits in time, or not.
         """
         policy = self.config.sync
-        if policy.mode == "each" or (
-            policy.mode == "every" and appended.next_offset - self._commit.synced_offset >= policy.amount
-        ):
+        if policy.mode == "each" or (policy.mode == "every" and self.unsynced_records >= policy.amount):
             self.commit(appended.next_offset)
 
     def commit_quietly(self) -> None:
@@ -473,6 +481,10 @@ class PartitionLog:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
         return self._looked_up(lambda view: view.offset_at(timestamp))
 
+    def newest(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first visible record with the largest timestamp."""
+        return self._looked_up(lambda view: view.newest())
+
     def _looked_up(self, call: Callable[[View], Result]) -> Result:
         """Return what *call* makes of the view; once more if that was replaced under it.
 
@@ -542,7 +554,9 @@ class PartitionLog:
             if end_offset == before:
                 return TruncationReport(end_offset, 0, 0)
             self._sync_now()
-            self._producers.learn(self._around.clock.now_ms())
+            # Now or, if they cannot be read, from what is left.
+            with contextlib.suppress(StorageError):
+                self._producers.learn(self._around.clock.now_ms())
             view = self._view
             at = view.find_segment(end_offset)
             try:

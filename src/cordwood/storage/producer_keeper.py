@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from cordwood.errors import CorruptRange
+from cordwood.errors import CorruptRange, StorageError
 from cordwood.formats.format import ProducerStamp
 from cordwood.storage.files import Files
 from cordwood.storage.producers import (
@@ -17,6 +17,7 @@ from cordwood.storage.producers import (
     write_snapshot,
 )
 from cordwood.storage.reading import REINDEX_WINDOW_BYTES, indexes_of, walk
+from cordwood.storage.store import as_storage_error
 from cordwood.storage.view import View
 
 
@@ -42,13 +43,19 @@ class ProducerKeeper:
         self._pending: Snapshot | None = None
 
     def learn(self, now_ms: int) -> Producers:
-        """Return what is known, read from the snapshot and the log when this is first called."""
+        """Return what is known, read from the snapshot and the log when this is first called.
+
+        Raises:
+            StorageError: If the log cannot be read now. Nothing was learnt; the next call tries again.
+        """
         if self._producers is None:
             view = self._view()
             saved = read_snapshot(self._files, self._directory, view.state, self._opened_offset)
-            self._producers = Producers(() if saved is None else saved.producers)
+            producers = Producers(() if saved is None else saved.producers)
             start = view.state.log_start_offset if saved is None else saved.next_offset
-            replay(self._producers, view, start, self._opened_offset, now_ms)
+            # What had to be read again is still unsaved: it counts towards the next snapshot.
+            self._unsaved_bytes += replay(producers, view, start, self._opened_offset, now_ms)
+            self._producers = producers
         return self._producers
 
     def find_original(self, stamp: ProducerStamp, now_ms: int) -> StoredBatch | None:
@@ -66,7 +73,10 @@ class ProducerKeeper:
         """Take note of any append of *size* bytes, and of what is known whenever enough were appended."""
         self._unsaved_bytes += size
         if self._unsaved_bytes >= SNAPSHOT_BYTES:
-            self._capture(leader_epoch, next_offset, now_ms)
+            self._unsaved_bytes = 0
+            # The append has happened; if the log cannot be read now, the next snapshot is due as usual.
+            with contextlib.suppress(StorageError):
+                self._capture(leader_epoch, next_offset, now_ms)
 
     def _capture(self, leader_epoch: int, next_offset: int, now_ms: int) -> None:
         producers = self.learn(now_ms)
@@ -91,12 +101,13 @@ class ProducerKeeper:
     def cut(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
         """Forget what was truncated; *leader_epoch* is the one that begins there. All before is synced.
 
-        What was there must have been learnt before it was cut.
+        What was not learnt before it was cut is learnt from what is left, when somebody asks.
         """
-        self.learn(now_ms).cut(end_offset)
         self._opened_offset = min(self._opened_offset, end_offset)
-        self._capture(leader_epoch, end_offset, now_ms)
-        self.save_synced(end_offset)
+        if self._producers is not None:
+            self._producers.cut(end_offset)
+            self._capture(leader_epoch, end_offset, now_ms)
+            self.save_synced(end_offset)
 
     def close(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
         """Save what changed, all of it synced."""
@@ -105,23 +116,32 @@ class ProducerKeeper:
         self.save_synced(end_offset)
 
 
-def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int) -> None:
-    """Note the stamped frames of offsets [start, stop), as if they came at *now_ms*.
+def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int) -> int:
+    """Note the stamped frames of offsets [start, stop), as if they came at *now_ms*; return the bytes read.
 
     Damaged frames are passed over: they were acknowledged long before, and nobody retries them.
+
+    Raises:
+        StorageError: If a file cannot be read now. What is in it may well be what is retried.
     """
+    read = 0
     if start >= stop:
-        return
+        return read
     for at in range(view.find_segment(start), len(view.segments)):
         segment, bounds = view.segments[at], view.bounds(at)
         index = indexes_of(segment, bounds)[0]
         begin = index.floor_entry(start) or (segment.base, 0)
         for found in walk(segment, bounds, begin, REINDEX_WINDOW_BYTES, index):
             if isinstance(found, CorruptRange):
+                cause = found.__cause__
+                if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError):
+                    raise as_storage_error(cause, "learning its producers") from cause
                 continue
             table = found.table
+            read += table.end
             for frame in range(len(table)):
                 base = table.base_offset(frame)
                 stamp = table.stamp(frame) if start <= base < stop else None
                 if stamp is not None:
                     producers.note(stamp, base, table.next_offset(frame), now_ms)
+    return read

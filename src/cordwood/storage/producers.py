@@ -113,18 +113,31 @@ class Producers:
     def cut(self, end_offset: int) -> None:
         """Forget what lies at or above *end_offset*, which was truncated.
 
-        A producer whose newest batches are all gone becomes one that nobody knows.
+        Of a batch that the cut goes through, the log keeps the records before it, and so does this. A
+        producer whose newest batches are all gone becomes one that nobody knows.
         """
         for producer in list(self._known.values()):
-            kept = tuple(stored for stored in producer.batches if stored.next_offset <= end_offset)
+            kept = tuple(
+                _cut_short(stored, end_offset)
+                for stored in producer.batches
+                if stored.base_offset < end_offset
+            )
             if not kept:
                 del self._known[producer.id]
-            elif len(kept) < len(producer.batches):
+            elif kept != producer.batches:
                 self._known[producer.id] = msgspec.structs.replace(producer, batches=kept)
 
     def snapshot(self, leader_epoch: int, next_offset: int) -> Snapshot:
         """Return what is known, of the records below *next_offset*."""
         return Snapshot(SNAPSHOT_VERSION, leader_epoch, next_offset, tuple(self._known.values()))
+
+
+def _cut_short(stored: StoredBatch, end_offset: int) -> StoredBatch:
+    """Return what is left of a batch before *end_offset*."""
+    if stored.next_offset <= end_offset:
+        return stored
+    last = (stored.first_sequence + end_offset - stored.base_offset - 1) % _SEQUENCES
+    return StoredBatch(stored.first_sequence, last, stored.base_offset, end_offset)
 
 
 def snapshot_path(directory: str) -> str:

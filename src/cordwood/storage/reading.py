@@ -12,6 +12,7 @@ from cordwood.formats.format import Ending, Format, FrameTable
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
+from cordwood.records import Record
 from cordwood.storage.segment import Segment
 
 WINDOW_BYTES_MIN = 4096
@@ -203,7 +204,9 @@ def _unreadable(
 ) -> CorruptRange:
     missing = isinstance(error, FileNotFoundError)
     reason = "the file is missing" if missing else f"cannot be read: {error.strerror}"
-    return CorruptRange(segment.path, position, expected, bounds.next_offset, reason)
+    damage = CorruptRange(segment.path, position, expected, bounds.next_offset, reason)
+    damage.__cause__ = error
+    return damage
 
 
 def _damage(
@@ -256,12 +259,24 @@ def find_timestamp(
         return None
     # The log start may have moved past that frame; then the first match is anywhere after it.
     offset = max(offset, log_start_offset)
+    for record in records_from(segment, offset, bounds):
+        if record.timestamp >= timestamp:
+            return record.offset, record.timestamp
+    return None
+
+
+def records_from(segment: Segment, offset: int, bounds: Bounds) -> Iterator[Record]:
+    """Yield the records of a segment at or after *offset*, frame by frame.
+
+    Raises:
+        CorruptRange: Where a frame is not what was written.
+    """
+    start = offset
     while offset < bounds.next_offset and (run := read_run(segment, offset, bounds, 1)) is not None:
         for record in run.format.decode(run.buffer, run.table.position(run.first)):
-            if record.timestamp >= timestamp and record.offset >= log_start_offset:
-                return record.offset, record.timestamp
+            if record.offset >= start:
+                yield record
         offset = run.next_offset
-    return None
 
 
 def checked_sha256(segment: Segment, bounds: Bounds) -> str | None:

@@ -26,6 +26,9 @@ class UnusedPartition:
     def offset_at(self, timestamp: int) -> None:
         """Return None: there is no record at any time."""
 
+    def newest(self) -> None:
+        """Return None: there is no record."""
+
     def wait_beyond(self, offset: int) -> int:
         """Wait for the first record and then as the log itself does."""
         return self._wait_for_use().wait_beyond(offset)

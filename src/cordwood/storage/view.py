@@ -9,7 +9,7 @@ import msgspec
 
 from cordwood.errors import CorruptRange, OffsetOutOfRange
 from cordwood.storage.partition_state import PartitionState, SealedInfo
-from cordwood.storage.reading import Bounds, FrameRun, find_timestamp, read_run
+from cordwood.storage.reading import Bounds, FrameRun, find_timestamp, indexes_of, read_run, records_from
 from cordwood.storage.segment import Segment
 
 
@@ -87,6 +87,41 @@ class View(NamedTuple):
             if found is not None:
                 return found
         return None
+
+    def newest(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record with the largest timestamp, None without records.
+
+        Raises:
+            CorruptRange: If a frame that may hold it is not what was written.
+        """
+        best: tuple[int, int] | None = None
+        for at, segment in enumerate(self.segments):
+            if at == len(self.segments) - 1:
+                largest = indexes_of(segment, self.bounds(at))[1].largest_below(self.high_watermark)
+            else:
+                largest = segment.info.max_timestamp
+            if best is not None and largest <= best[1]:
+                continue
+            if segment.base < self.state.log_start_offset:
+                found = _newest_readable(self, at)
+            else:
+                found = find_timestamp(segment, largest, self.bounds(at), segment.base)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
+        return best
+
+
+def _newest_readable(view: View, at: int) -> tuple[int, int] | None:
+    """Return (offset, timestamp) of the first record of a segment with its largest timestamp, by reading it.
+
+    For the segment that the log start lies in: what its index knows to be the largest may not be readable
+    any more.
+    """
+    start, found = view.state.log_start_offset, None
+    for record in records_from(view.segments[at], start, view.bounds(at)):
+        if found is None or record.timestamp > found[1]:
+            found = record.offset, record.timestamp
+    return found
 
 
 def bounds_of(state: PartitionState, info: SealedInfo, frame_size_max: int) -> Bounds:

@@ -1,0 +1,105 @@
+"""One broker without its sockets: topics, partitions, producer ids, in domain words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import NamedTuple
+
+from cordwood.broker.fetching import Got, Haul, Wanted, read_all
+from cordwood.broker.offsets import Position, find_offset
+from cordwood.broker.topics import Topics
+from cordwood.config import BrokerConfig
+from cordwood.storage.data_directory import FORMATS, DataDirectory
+from cordwood.storage.partition_log import PartitionLog
+
+#: Producer ids are reserved this many at a time, so that giving one out rarely costs a sync.
+PRODUCER_ID_BLOCK = 1000
+
+
+class Placed(NamedTuple):
+    """Where a batch was put: offsets [base, next) of a log. Durable once that log has committed them."""
+
+    log: PartitionLog
+    base_offset: int
+    next_offset: int
+    append_timestamp: int
+
+
+class Node:
+    """A broker's state. Everything here may block on the disk; call it from any thread."""
+
+    def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
+        self.config = config
+        self.topics = Topics(directory, config)
+        self._directory = directory
+        self._producer_ids = range(0)
+        self._producer_guard = Lock()
+
+    @property
+    def cluster_id(self) -> str:
+        """What the data directory is called for good."""
+        return self._directory.identity.uuid
+
+    def append(self, topic: str, partition: int, batch: memoryview) -> Placed:
+        """Append a batch that a client encoded, checked, in a buffer that may be changed. Not durable.
+
+        A batch of an idempotent producer that is stored already gives the place it has.
+
+        Raises:
+            UnknownTopic: If there is no such topic or partition.
+            FrameError, RecordRefused: If the batch is not one to store.
+            OutOfSequence, ProducerFenced: If it is not its producer's turn.
+            StorageError: If it could not be written.
+        """
+        log = self._directory.partition(topic, partition)
+        frame = FORMATS[log.config.format].receive(batch, size_max=log.config.max_message_bytes)
+        base_offset, next_offset, append_timestamp = log.append_received(frame)
+        return Placed(log, base_offset, next_offset, append_timestamp)
+
+    def read(self, wishes: Sequence[Wanted], max_bytes: int) -> Haul:
+        """Read from many partitions within one limit; see `fetching.read_all`."""
+        return read_all(self._directory.readable, wishes, max_bytes)
+
+    def peek(self, wishes: Sequence[Wanted]) -> Haul | None:
+        """Return a haul of nothing if nothing is there to read, without touching the disk; else None."""
+        each = []
+        for wanted in wishes:
+            log = self._directory.opened(wanted.topic, wanted.partition)
+            if log is None or wanted.offset != log.high_watermark:
+                return None
+            each.append(Got((), log.high_watermark, log.log_start_offset))
+        return Haul(each, 0, failed=False)
+
+    def find_offset(self, topic: str, partition: int, timestamp: int) -> Position:
+        """Return the place that *timestamp* stands for; see `offsets.find_offset`."""
+        return find_offset(self._directory.readable(topic, partition), timestamp)
+
+    def new_producer_id(self) -> int:
+        """Return an id that no idempotent producer had before, across restarts.
+
+        Raises:
+            StorageError: If a block of ids was due to be reserved and could not be.
+        """
+        with self._producer_guard:
+            if not self._producer_ids:
+                first = self._directory.reserve_producer_ids(PRODUCER_ID_BLOCK)
+                self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
+            given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+            return given
+
+    def open_logs(self) -> list[PartitionLog]:
+        """Return the logs that are open now."""
+        return self._directory.open_partitions()
+
+    def describe(self, holder: str) -> None:
+        """Tell who finds the directory locked more about us."""
+        self._directory.describe(holder)
+
+    def close(self) -> None:
+        """Make everything durable and let go.
+
+        Raises:
+            StorageError: If a log failed, now or before.
+        """
+        self._directory.close()

@@ -1,0 +1,1 @@
+"""The Kafka wire protocol, sans I/O: bytes to requests, responses to bytes."""

@@ -1,0 +1,311 @@
+"""Every API that is spoken: its number, its versions, its messages, and how its frames begin.
+
+``decode_request`` and ``encode_response`` are the server's half; ``encode_request`` and
+``decode_response`` the client's, for tests and tools. A frame is taken without the four bytes of its
+length and given back with them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import msgspec
+
+from cordwood.errors import UnsupportedVersion
+from cordwood.protocol import fetch, fetch_response, peer, produce
+from cordwood.protocol.codec import Codec, Compiled, HandTuned
+from cordwood.protocol.messages import (
+    api_versions,
+    cluster,
+    configs,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    producers,
+    topics,
+)
+from cordwood.protocol.schema import Versions
+from cordwood.protocol.wire import (
+    READ_ERRORS,
+    Buffer,
+    Decode,
+    Encode,
+    malformed,
+    skip_tags,
+    unreadable,
+)
+
+
+class ApiKey(IntEnum):
+    """The number of an API."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One API. ``versions`` are those that can be read and written, ``advertised`` those clients are told.
+
+    Versions from ``flexible_from`` on have tagged fields, in their headers too.
+    """
+
+    key: ApiKey
+    versions: Versions
+    advertised: Versions
+    flexible_from: int
+    request: Codec
+    response: Codec
+
+    def response_header_is_flexible(self, version: int) -> bool:
+        """Return whether tagged fields follow the correlation id of a response.
+
+        Never for ApiVersions: who asks does not yet know which versions the answer may have.
+        """
+        return version >= self.flexible_from and self.key is not ApiKey.API_VERSIONS
+
+
+_NEVER_FLEXIBLE = 0x7FFF
+
+
+def _declared(
+    key: ApiKey, versions: str, flexible_from: int, messages: ModuleType, advertised: str | None = None
+) -> Api:
+    """Return the API whose declared messages *messages* holds, under the API's own name."""
+    name = key.name.title().replace("_", "")
+    return Api(
+        key,
+        Versions.parse(versions),
+        Versions.parse(advertised or versions),
+        flexible_from,
+        Compiled(getattr(messages, f"{name}Request"), flexible_from),
+        Compiled(getattr(messages, f"{name}Response"), flexible_from),
+    )
+
+
+_PRODUCE = Api(
+    ApiKey.PRODUCE,
+    Versions(3, 13),
+    # Versions 0 to 2 are refused, but librdkafka before 2.11.1 takes their absence to mean that
+    # compression is not spoken, and sends its batches uncompressed without a word.
+    Versions(0, 13),
+    produce.FLEXIBLE_FROM,
+    HandTuned(produce.ProduceRequest, produce.request_decoder, peer.produce_request_encoder),
+    HandTuned(produce.ProduceResponse, peer.produce_response_decoder, produce.response_encoder),
+)
+_FETCH = Api(
+    ApiKey.FETCH,
+    Versions(4, 18),
+    Versions(4, 18),
+    fetch.FLEXIBLE_FROM,
+    HandTuned(fetch.FetchRequest, fetch.request_decoder, peer.fetch_request_encoder),
+    HandTuned(fetch.FetchResponse, peer.fetch_response_decoder, fetch_response.response_encoder),
+)
+_TABLE = (
+    _PRODUCE,
+    _FETCH,
+    _declared(ApiKey.LIST_OFFSETS, "1-11", 6, offsets),
+    _declared(ApiKey.METADATA, "0-13", 9, metadata),
+    _declared(ApiKey.OFFSET_COMMIT, "2-10", 8, group_offsets),
+    _declared(ApiKey.OFFSET_FETCH, "1-10", 6, group_offsets),
+    _declared(ApiKey.FIND_COORDINATOR, "0-6", 3, groups),
+    _declared(ApiKey.JOIN_GROUP, "0-9", 6, groups),
+    _declared(ApiKey.HEARTBEAT, "0-4", 4, groups),
+    _declared(ApiKey.LEAVE_GROUP, "0-5", 4, groups),
+    _declared(ApiKey.SYNC_GROUP, "0-5", 4, groups),
+    _declared(ApiKey.DESCRIBE_GROUPS, "0-6", 5, groups),
+    _declared(ApiKey.LIST_GROUPS, "0-5", 3, groups),
+    _declared(ApiKey.API_VERSIONS, "0-4", 3, api_versions),
+    _declared(ApiKey.CREATE_TOPICS, "2-7", 5, topics),
+    _declared(ApiKey.DELETE_TOPICS, "1-6", 4, topics),
+    _declared(ApiKey.DELETE_RECORDS, "0-2", 2, topics),
+    # Kafka has not declared version 6 stable, and does not tell clients of it.
+    _declared(ApiKey.INIT_PRODUCER_ID, "0-6", 2, producers, advertised="0-5"),
+    _declared(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", 4, offsets),
+    _declared(ApiKey.DESCRIBE_CONFIGS, "1-4", 4, configs),
+    _declared(ApiKey.ALTER_CONFIGS, "0-2", 2, configs),
+    _declared(ApiKey.DESCRIBE_LOG_DIRS, "1-5", 2, cluster),
+    _declared(ApiKey.CREATE_PARTITIONS, "0-3", 2, topics),
+    _declared(ApiKey.DELETE_GROUPS, "0-2", 2, groups),
+    _declared(ApiKey.INCREMENTAL_ALTER_CONFIGS, "0-1", 1, configs),
+    _declared(ApiKey.OFFSET_DELETE, "0-0", _NEVER_FLEXIBLE, group_offsets),
+    _declared(ApiKey.DESCRIBE_CLUSTER, "0-2", 0, cluster),
+    _declared(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0-0", 0, cluster),
+)
+
+#: Every API, by its number.
+APIS: Mapping[ApiKey, Api] = MappingProxyType({api.key: api for api in _TABLE})
+assert len(APIS) == len(_TABLE) == len(ApiKey)
+
+
+def api_versions_response(
+    served: Collection[ApiKey], error_code: int = 0
+) -> api_versions.ApiVersionsResponse:
+    """Return the answer that tells a client of the APIs in *served* and of their versions.
+
+    An ApiVersions request of a version that is not spoken is answered in version 0, with error 35 and
+    the versions of ApiVersions itself::
+
+        encode_response(
+            ApiKey.API_VERSIONS, 0, error.correlation_id,
+            api_versions_response([ApiKey.API_VERSIONS], ErrorCode.UNSUPPORTED_VERSION),
+        )
+    """
+    ranges = [(key, APIS[key].advertised) for key in sorted(served)]
+    keys = [
+        api_versions.ApiVersion(api_key=key, min_version=each.first, max_version=each.last)
+        for key, each in ranges
+    ]
+    return api_versions.ApiVersionsResponse(error_code=error_code, api_keys=keys)
+
+
+class Request(msgspec.Struct, gc=False):
+    """A request: who sent it, and what it says. ``body`` is the request class of its API in ``APIS``."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+
+
+class Response(msgspec.Struct, gc=False):
+    """A response, as a client reads it."""
+
+    correlation_id: int
+    body: Any
+
+
+# Key, version, correlation id, and the length of the client id, which is never compact: a broker reads
+# this much of a header whatever its version.
+_REQUEST_HEADER = struct.Struct(">hhih")
+_RESPONSE_HEADER = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iix")
+
+# What each (key, version) that was met needs, under key << 16 | version. Filled on first use.
+_decoders: dict[int, tuple[ApiKey, bool, Decode]] = {}
+_encoders: dict[int, tuple[struct.Struct, Encode]] = {}
+
+
+def decode_request(frame: Buffer) -> Request:
+    """Return the request in *frame*, which is without its length. Batches stay slices of *frame*.
+
+    Raises:
+        MalformedMessage: If the bytes are no request.
+        UnsupportedVersion: If the API or its version is not spoken. The body was not looked at.
+    """
+    end = len(frame)
+    try:
+        key, version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)
+        i = 10
+        client_id = None
+        if size >= 0:
+            i += size
+            if i > end:
+                raise malformed(10, "the client id goes on past the end", size)
+            client_id = str(frame[10:i], "utf-8")
+        elif size != -1:
+            raise malformed(8, "the client id has a negative length", size)
+        route = _decoders.get(key << 16 | version)
+        if route is None:
+            route = _route(key, version, correlation_id, client_id)
+        api_key, flexible, decode = route
+        if flexible:
+            i = skip_tags(frame, i) if frame[i] else i + 1
+    except READ_ERRORS as error:
+        raise unreadable(error, min(end, 10), "the request header", end) from None
+    return Request(api_key, version, correlation_id, client_id, decode(frame, i))
+
+
+def _route(key: int, version: int, correlation_id: int, client_id: str | None) -> tuple[ApiKey, bool, Decode]:
+    api = APIS.get(key)  # type: ignore[call-overload]  # a number equals its ApiKey, if it has one
+    if api is None or version not in api.versions:
+        raise UnsupportedVersion(
+            api_key=key, api_version=version, correlation_id=correlation_id, client_id=client_id
+        )
+    route = (api.key, version >= api.flexible_from, api.request.decoder(version))
+    _decoders[key << 16 | version] = route
+    return route
+
+
+def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body: Any) -> list[Buffer]:
+    """Return the frame that answers a request, its length included, for one vectored write.
+
+    The records of a Fetch response are passed through uncopied.
+
+    Raises:
+        ValueError: If a field holds what it cannot; the message names it.
+    """
+    route = _encoders.get(api_key << 16 | api_version)
+    if route is None:
+        api = APIS[api_key]
+        if api_version not in api.versions:
+            raise ValueError(f"{api_key.name} has no version {api_version}")
+        header = (
+            _FLEXIBLE_RESPONSE_HEADER if api.response_header_is_flexible(api_version) else _RESPONSE_HEADER
+        )
+        route = _encoders[api_key << 16 | api_version] = (header, api.response.encoder(api_version))
+    header, encode = route
+    out = encode(body)
+    out[0] = header.pack(header.size - 4 + sum(map(len, out)), correlation_id) + out[0]
+    return out
+
+
+def encode_request(
+    api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, body: Any
+) -> list[Buffer]:
+    """Return the frame that asks for something, its length included."""
+    api = APIS[api_key]
+    name = None if client_id is None else client_id.encode()
+    header = struct.pack(">hhih", api_key, api_version, correlation_id, -1 if name is None else len(name))
+    header += (name or b"") + (b"\0" if api_version >= api.flexible_from else b"")
+    out = api.request.encoder(api_version)(body)
+    out[0] = struct.pack(">i", len(header) + sum(map(len, out))) + header + out[0]
+    return out
+
+
+def decode_response(api_key: ApiKey, api_version: int, frame: Buffer) -> Response:
+    """Return the response in *frame*, which is without its length and answers such a request.
+
+    Raises:
+        MalformedMessage: If the bytes are no such response.
+    """
+    api = APIS[api_key]
+    try:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        i = skip_tags(frame, 4) if api.response_header_is_flexible(api_version) else 4
+    except READ_ERRORS as error:
+        raise unreadable(error, min(len(frame), 4), "the response header", len(frame)) from None
+    return Response(correlation_id, api.response.decoder(api_version)(frame, i))

@@ -1,0 +1,264 @@
+"""Classic consumer groups: finding the coordinator, joining, syncing, staying, leaving, looking at them."""
+
+from __future__ import annotations
+
+from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from cordwood.protocol.schema import array, boolean, int8, int16, int32, message, opaque, string
+
+
+@message
+class FindCoordinatorRequest:
+    """Ask who coordinates a group or a transactional id: ``coordinator_keys`` from version 4 on."""
+
+    key: str = string("0-3")
+    key_type: int = int8("1+")
+    coordinator_keys: list[str] = array(string, "4+")
+
+
+@message
+class Coordinator:
+    """Who coordinates one key."""
+
+    key: str = string("4+")
+    node_id: int = int32("4+")
+    host: str = string("4+")
+    port: int = int32("4+")
+    error_code: int = int16("4+")
+    error_message: str | None = string("4+", nullable="4+")
+
+
+@message
+class FindCoordinatorResponse:
+    """Who coordinates: the one that was asked for up to version 3, ``coordinators`` from 4 on."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("0-3")
+    error_message: str | None = string("1-3", nullable="1-3")
+    node_id: int = int32("0-3")
+    host: str = string("0-3")
+    port: int = int32("0-3")
+    coordinators: list[Coordinator] = array(Coordinator, "4+")
+
+
+@message
+class JoinGroupRequestProtocol:
+    """A way of assigning partitions that the member knows, and what it has to say to it."""
+
+    name: str = string("0+")
+    metadata: bytes = opaque("0+")
+
+
+@message
+class JoinGroupRequest:
+    """Let me into the group."""
+
+    group_id: str = string("0+")
+    session_timeout_ms: int = int32("0+")
+    rebalance_timeout_ms: int = int32("1+", default=-1)
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("5+", nullable="5+", default=None)
+    protocol_type: str = string("0+")
+    protocols: list[JoinGroupRequestProtocol] = array(JoinGroupRequestProtocol, "0+")
+    reason: str | None = string("8+", nullable="8+", default=None)
+
+
+@message
+class JoinGroupResponseMember:
+    """A member, as its leader is told."""
+
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("5+", nullable="5+", default=None)
+    metadata: bytes = opaque("0+")
+
+
+@message
+class JoinGroupResponse:
+    """The generation that was joined. Only the leader is told of the members."""
+
+    throttle_time_ms: int = int32("2+")
+    error_code: int = int16("0+")
+    generation_id: int = int32("0+", default=-1)
+    protocol_type: str | None = string("7+", nullable="7+", default=None)
+    protocol_name: str | None = string("0+", nullable="7+")
+    leader: str = string("0+")
+    skip_assignment: bool = boolean("9+")
+    member_id: str = string("0+")
+    members: list[JoinGroupResponseMember] = array(JoinGroupResponseMember, "0+")
+
+
+@message
+class SyncGroupRequestAssignment:
+    """What the leader assigns to one member."""
+
+    member_id: str = string("0+")
+    assignment: bytes = opaque("0+")
+
+
+@message
+class SyncGroupRequest:
+    """Tell me my assignment; from the leader, here they are."""
+
+    group_id: str = string("0+")
+    generation_id: int = int32("0+")
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    protocol_type: str | None = string("5+", nullable="5+", default=None)
+    protocol_name: str | None = string("5+", nullable="5+", default=None)
+    assignments: list[SyncGroupRequestAssignment] = array(SyncGroupRequestAssignment, "0+")
+
+
+@message
+class SyncGroupResponse:
+    """The assignment of the member that asked."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("0+")
+    protocol_type: str | None = string("5+", nullable="5+", default=None)
+    protocol_name: str | None = string("5+", nullable="5+", default=None)
+    assignment: bytes = opaque("0+")
+
+
+@message
+class HeartbeatRequest:
+    """Say that a member is still there."""
+
+    group_id: str = string("0+")
+    generation_id: int = int32("0+")
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+
+
+@message
+class HeartbeatResponse:
+    """Whether the member still belongs to the generation it named."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("0+")
+
+
+@message
+class MemberIdentity:
+    """A member that leaves."""
+
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    reason: str | None = string("5+", nullable="5+", default=None)
+
+
+@message
+class LeaveGroupRequest:
+    """Let members go: one up to version 2, ``members`` from 3 on."""
+
+    group_id: str = string("0+")
+    member_id: str = string("0-2")
+    members: list[MemberIdentity] = array(MemberIdentity, "3+")
+
+
+@message
+class MemberResponse:
+    """What became of one member."""
+
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+")
+    error_code: int = int16("3+")
+
+
+@message
+class LeaveGroupResponse:
+    """What became of those that leave."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("0+")
+    members: list[MemberResponse] = array(MemberResponse, "3+")
+
+
+@message
+class DescribeGroupsRequest:
+    """Ask for the state of groups."""
+
+    groups: list[str] = array(string, "0+")
+    include_authorized_operations: bool = boolean("3+")
+
+
+@message
+class DescribedGroupMember:
+    """A member and what it was assigned."""
+
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("4+", nullable="4+", default=None)
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    member_metadata: bytes = opaque("0+")
+    member_assignment: bytes = opaque("0+")
+
+
+@message
+class DescribedGroup:
+    """A group, its state and its members."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("6+", nullable="6+", default=None)
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    protocol_type: str = string("0+")
+    protocol_data: str = string("0+")
+    members: list[DescribedGroupMember] = array(DescribedGroupMember, "0+")
+    authorized_operations: int = int32("3+", default=OPERATIONS_NOT_ASKED)
+
+
+@message
+class DescribeGroupsResponse:
+    """The groups asked for."""
+
+    throttle_time_ms: int = int32("1+")
+    groups: list[DescribedGroup] = array(DescribedGroup, "0+")
+
+
+@message
+class ListGroupsRequest:
+    """Ask which groups there are; an empty filter lets all through."""
+
+    states_filter: list[str] = array(string, "4+")
+    types_filter: list[str] = array(string, "5+")
+
+
+@message
+class ListedGroup:
+    """A group."""
+
+    group_id: str = string("0+")
+    protocol_type: str = string("0+")
+    group_state: str = string("4+")
+    group_type: str = string("5+")
+
+
+@message
+class ListGroupsResponse:
+    """The groups there are."""
+
+    throttle_time_ms: int = int32("1+")
+    error_code: int = int16("0+")
+    groups: list[ListedGroup] = array(ListedGroup, "0+")
+
+
+@message
+class DeleteGroupsRequest:
+    """Forget groups without members."""
+
+    groups_names: list[str] = array(string, "0+")
+
+
+@message
+class DeletableGroupResult:
+    """What became of one group."""
+
+    group_id: str = string("0+")
+    error_code: int = int16("0+")
+
+
+@message
+class DeleteGroupsResponse:
+    """What became of each group."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")

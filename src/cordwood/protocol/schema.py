@@ -1,0 +1,235 @@
+"""How messages are declared: typed classes whose fields say once what they are on the wire.
+
+::
+
+    @message
+    class DeletableTopicResult:
+        name: str | None = string("0+", nullable="6+")
+        topic_id: bytes = uuid("6+")
+        error_code: int = int16("0+")
+
+Versions are written as Kafka writes them: ``"6+"``, ``"0-5"``, ``"3"``. The type checker sees the
+attribute types, :mod:`cordwood.protocol.codec` sees the bytes, and the order of the declarations is
+the order on the wire. A message is mutable, is built by keyword, and a field that is not given or
+that a version does not have holds Kafka's default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, dataclass_transform, overload
+
+from cordwood.protocol.wire import NULL_ID
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+_LAST = 0x7FFF
+_KEY = "wire"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions from *first* to *last*, both of them included."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        """Return the versions that *text* names, such as ``3+``, ``0-5`` or ``7``."""
+        if text.endswith("+"):
+            return cls(int(text[:-1]), _LAST)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}+" if self.last == _LAST else f"{self.first}-{self.last}"
+
+
+#: The versions of what does not exist.
+NEVER = Versions(0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message: its type on the wire, the versions that have it, and how.
+
+    ``nullable`` are the versions in which it may be None. ``tag`` is its number if it travels as a
+    tagged field, which it does in all of its versions or in none. A list or a class as ``default``
+    stands for a fresh one.
+    """
+
+    name: str
+    type: WireType
+    versions: Versions
+    nullable: Versions
+    tag: int | None
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """Stands for a default that was not given, where None is one that can be."""
+
+
+_DEFAULT = _Default()
+
+
+def _declare(
+    wire_type: WireType,
+    versions: str,
+    nullable: str | None,
+    tag: int | None,
+    default: Any,
+) -> Any:
+    """Return the dataclass field of a declaration; its name is known when the class is."""
+    parsed = Versions.parse(nullable) if nullable else NEVER
+    declared = Field("", wire_type, Versions.parse(versions), parsed, tag, default)
+    if isinstance(default, list | type):
+        factory = list if isinstance(default, list) else default
+        return dataclasses.field(default_factory=factory, metadata={_KEY: declared})
+    return dataclasses.field(default=default, metadata={_KEY: declared})
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Generic[T]):
+    """A type of one size; calling it declares a field. ``code`` is its letter for :mod:`struct`."""
+
+    code: str
+    size: int
+    default: T
+
+    def __call__(self, versions: str, *, default: T | None = None, tag: int | None = None) -> T:
+        """Declare a field that *versions* have."""
+        declared: T = _declare(self, versions, None, tag, self.default if default is None else default)
+        return declared
+
+
+@dataclass(frozen=True, slots=True)
+class Sized(Generic[T]):
+    """A type that begins with its length, and may be null; calling it declares a field.
+
+    ``code`` is the length's letter for :mod:`struct` in versions without compact lengths.
+    """
+
+    code: str
+    size: int
+    default: T
+
+    @overload
+    def __call__(self, versions: str, *, default: T | _Default = ..., tag: int | None = ...) -> T: ...
+
+    @overload
+    def __call__(
+        self, versions: str, *, nullable: str, default: T | _Default | None = ..., tag: int | None = ...
+    ) -> T | None: ...
+
+    def __call__(
+        self,
+        versions: str,
+        *,
+        nullable: str | None = None,
+        default: T | _Default | None = _DEFAULT,
+        tag: int | None = None,
+    ) -> T | None:
+        """Declare a field that *versions* have and that may be None in the *nullable* ones."""
+        value = self.default if isinstance(default, _Default) else default
+        declared: T | None = _declare(self, versions, nullable, tag, value)
+        return declared
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A message within another."""
+
+    message: type[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A count, and that many of ``element``."""
+
+    element: Fixed[Any] | Sized[Any] | Struct
+
+
+#: What a field can be on the wire.
+WireType = Fixed[Any] | Sized[Any] | Array | Struct
+
+
+int8: Fixed[int] = Fixed("b", 1, 0)
+int16: Fixed[int] = Fixed("h", 2, 0)
+int32: Fixed[int] = Fixed("i", 4, 0)
+int64: Fixed[int] = Fixed("q", 8, 0)
+#: Any byte but 0 is true.
+boolean: Fixed[bool] = Fixed("?", 1, False)
+uuid: Fixed[bytes] = Fixed("16s", 16, NULL_ID)
+string: Sized[str] = Sized("h", 2, "")
+#: Bytes that the protocol does not look into; they are copied out of the frame.
+opaque: Sized[bytes] = Sized("i", 4, b"")
+
+
+@overload
+def array(of: Fixed[T] | Sized[T] | type[T], versions: str, *, tag: int | None = ...) -> list[T]: ...
+
+
+@overload
+def array(
+    of: Fixed[T] | Sized[T] | type[T], versions: str, *, nullable: str, default: list[T] | None = ...
+) -> list[T] | None: ...
+
+
+def array(
+    of: Fixed[T] | Sized[T] | type[T],
+    versions: str,
+    *,
+    nullable: str | None = None,
+    default: list[T] | _Default | None = _DEFAULT,
+    tag: int | None = None,
+) -> list[T] | None:
+    """Declare a field that holds a list of scalars or messages; it is empty unless *default* is None."""
+    element = Struct(of) if isinstance(of, type) else of
+    value = [] if isinstance(default, _Default) else default
+    declared: list[T] | None = _declare(Array(element), versions, nullable, tag, value)
+    return declared
+
+
+@overload
+def struct(of: type[M], versions: str, *, tag: int | None = ...) -> M: ...
+
+
+@overload
+def struct(of: type[M], versions: str, *, nullable: str) -> M | None: ...
+
+
+def struct(of: type[M], versions: str, *, nullable: str | None = None, tag: int | None = None) -> M | None:
+    """Declare a field that holds one message; not given, it is None where it can be, else a fresh one."""
+    declared: M | None = _declare(Struct(of), versions, nullable, tag, None if nullable else of)
+    return declared
+
+
+@dataclass_transform(kw_only_default=True)
+def message(cls: type[M]) -> type[M]:
+    """Make a message of a class whose attributes are all declared with the functions of this module."""
+    made = dataclass(slots=True, kw_only=True)(cls)
+    for each in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass, just made one
+        assert _KEY in each.metadata, f"{cls.__name__}.{each.name} does not say what it is on the wire"
+    return made
+
+
+def fields_of(cls: type[Any], version: int) -> list[Field]:
+    """Return the fields that *version* of a message has, in the order of the wire."""
+    return [each for each in _declarations(cls) if version in each.versions]
+
+
+def fields_without(cls: type[Any], version: int) -> list[Field]:
+    """Return the fields that *version* does not have; they hold their defaults."""
+    return [each for each in _declarations(cls) if version not in each.versions]
+
+
+def _declarations(cls: type[Any]) -> list[Field]:
+    return [dataclasses.replace(each.metadata[_KEY], name=each.name) for each in dataclasses.fields(cls)]

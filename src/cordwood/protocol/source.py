@@ -1,0 +1,122 @@
+"""Python source under construction: what the two compilers of messages share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cordwood.protocol.schema import Field
+from cordwood.protocol.wire import (
+    READ_ERRORS,
+    WRITE_ERRORS,
+    malformed,
+    read_tag,
+    read_tag_count,
+    read_varint,
+    skip_tags,
+    unreadable,
+    varint,
+)
+
+
+@dataclass
+class Source:
+    """Python source under construction. ``fields`` says for each line which field it is about."""
+
+    cls: type[Any]
+    version: int
+    flexible: bool
+    depth: int = 2
+    lines: list[str] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)
+    path: str = ""
+    run: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """What the function reads or writes."""
+        return f"{self.cls.__name__} v{self.version}"
+
+    def line(self, text: str) -> None:
+        """Append a line to the block that is open."""
+        self.lines.append("    " * self.depth + text)
+        self.fields.append(self.path)
+
+    def fresh(self, prefix: str) -> str:
+        """Return a name that nothing has yet."""
+        name = f"{prefix}{len(self.names)}"
+        self.names[name] = None
+        return name
+
+    def constant(self, prefix: str, value: Any) -> str:
+        """Return a name under which the function will find *value*."""
+        name = self.fresh(prefix)
+        self.names[name] = value
+        return name
+
+    def default(self, each: Field) -> str:
+        """Return an expression for the default of a field, fresh where it is mutable."""
+        if isinstance(each.default, type):
+            return f"{self.constant('Message', each.default)}()"
+        return repr(each.default)
+
+    def block(self, head: str) -> Block:
+        """Open an indented block, for use in a ``with`` statement."""
+        self.line(head)
+        return Block(self)
+
+    def flush(self) -> None:
+        """Turn the fixed-size values collected in ``run`` into one line."""
+        raise NotImplementedError
+
+    def compile(self, arguments: str, first: list[str], errors: str, on_error: str) -> Callable[..., Any]:
+        """Return the function; an error within it is reported with the field of the line it came from."""
+        head = [f"def function({arguments}):", *(f"    {each}" for each in first), "    try:"]
+        tail = [f"    except {errors} as e:", f"        raise {on_error} from None"]
+        paths = [""] * len(head) + self.fields
+
+        def where(error: Exception) -> str:
+            assert error.__traceback__ is not None
+            path = paths[error.__traceback__.tb_lineno - 1]
+            return f"{self.title}, {path}" if path else self.title
+
+        def unwritable(error: Exception) -> ValueError:
+            return ValueError(f"{where(error)} cannot be written: {error}")
+
+        names = {
+            **{name: value for name, value in self.names.items() if value is not None},
+            "malformed": malformed,
+            "unreadable": unreadable,
+            "unwritable": unwritable,
+            "where": where,
+            "read_varint": read_varint,
+            "read_tag": read_tag,
+            "read_tag_count": read_tag_count,
+            "skip_tags": skip_tags,
+            "varint": varint,
+            "READ_ERRORS": READ_ERRORS,
+            "WRITE_ERRORS": WRITE_ERRORS,
+            "new": object.__new__,
+            "pack": struct.pack,
+            "unpack_from": struct.unpack_from,
+        }
+        code = compile("\n".join([*head, *self.lines, *tail]), f"<{self.title}>", "exec")
+        exec(code, names)  # noqa: S102 - the source is made of declarations in this package, never of input
+        return names["function"]  # type: ignore[no-any-return]
+
+
+@dataclass
+class Block:
+    """Indents what is appended while it is entered."""
+
+    source: Source
+
+    def __enter__(self) -> None:
+        self.source.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.source.flush()
+        self.source.depth -= 1

@@ -1,0 +1,118 @@
+"""The few bytes that all messages share: varints, tagged fields, and how a bad one is reported.
+
+The readers here take the frame and a position and return the position after what they read. They
+raise IndexError where the frame ends too early, which costs nothing while it does not happen; each
+decoder turns that into :class:`MalformedMessage` in one place, where it knows what it was reading.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from cordwood.errors import MalformedMessage
+
+#: What a frame may be on the way in, and each piece of one on the way out.
+Buffer = bytes | bytearray | memoryview
+#: Reads a message that begins at a position and ends with the frame.
+Decode = Callable[[Buffer, int], Any]
+#: Writes a message as a list of buffers, the first of which is always ``bytes``.
+Encode = Callable[[Any], list[Buffer]]
+
+#: The topic id that stands for none.
+NULL_ID = bytes(16)
+
+#: What reading past the end of a frame, or text that is none, raises.
+READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
+#: What a message with a value that its field cannot hold raises.
+WRITE_ERRORS = (struct.error, AttributeError, TypeError, UnicodeEncodeError)
+
+_SHORT_VARINTS = tuple(bytes((value,)) for value in range(128))
+
+
+def malformed(position: int, what: str, found: object) -> MalformedMessage:
+    """Return the error to raise for the bytes at *position*."""
+    return MalformedMessage(position=position, what=what, found=found)
+
+
+def unreadable(error: Exception, position: int, what: str, size: int) -> MalformedMessage:
+    """Return what to raise for one of ``READ_ERRORS``, met at *position* of a frame of *size* bytes."""
+    if isinstance(error, UnicodeDecodeError):
+        return malformed(position, f"{what} is not UTF-8", f"{error.reason} at its byte {error.start}")
+    position = min(position, size)
+    return malformed(position, f"{what} goes on past the end", f"{size - position} bytes left")
+
+
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """Return the unsigned varint at *position*, which has at most five bytes, and where it ends.
+
+    Raises:
+        IndexError: If the frame ends within it.
+        MalformedMessage: If it does not end within five bytes or is over 32 bits.
+    """
+    value = data[position] & 0x7F
+    end = position + 1
+    if data[position] > 127:
+        shift = 7
+        while True:
+            byte = data[end]
+            end += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 128:
+                break
+            shift += 7
+            if shift > 28:
+                raise malformed(position, "a varint of more than five bytes", bytes(data[position:end]).hex())
+        if value > 0xFFFF_FFFF:
+            raise malformed(position, "a varint over 32 bits", value)
+    return value, end
+
+
+def varint(value: int) -> bytes:
+    """Return *value*, at least 0 and below 2**32, as an unsigned varint."""
+    if value < 128:
+        return _SHORT_VARINTS[value]
+    pieces = bytearray()
+    while value > 127:
+        pieces.append(value & 0x7F | 0x80)
+        value >>= 7
+    pieces.append(value)
+    return bytes(pieces)
+
+
+def read_tag_count(data: Buffer, position: int) -> tuple[int, int]:
+    """Return the number of tagged fields announced at *position*, and where the first begins."""
+    count, first = read_varint(data, position)
+    # A tagged field is a tag and a size at least.
+    if count * 2 > len(data) - first:
+        raise malformed(position, "more tagged fields than bytes are left", count)
+    return count, first
+
+
+def read_tag(data: Buffer, position: int, previous: int) -> tuple[int, int, int]:
+    """Return the tag at *position*, where its bytes start and where they end.
+
+    Raises:
+        IndexError: If the frame ends within tag or size.
+        MalformedMessage: If the tag does not come after *previous*, or its bytes do not fit the frame.
+    """
+    tag, start = read_varint(data, position)
+    if tag <= previous:
+        raise malformed(position, f"a tagged field after {previous}, out of order", tag)
+    size, start = read_varint(data, start)
+    if size > len(data) - start:
+        raise malformed(position, f"tagged field {tag} goes on past the end", f"{size} bytes")
+    return tag, start, start + size
+
+
+def skip_tags(data: Buffer, position: int) -> int:
+    """Return the position after the tagged fields that begin with their count at *position*.
+
+    Fields that nobody here knows come from newer peers and are not an error.
+    """
+    count, position = read_tag_count(data, position)
+    tag = -1
+    for _ in range(count):
+        tag, _, position = read_tag(data, position, tag)
+    return position

@@ -1,0 +1,1 @@
+"""The Kafka server: asyncio sockets <-> protocol <-> broker; limits and back-pressure."""

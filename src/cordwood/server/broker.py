@@ -1,0 +1,153 @@
+"""`cordwood.Broker`: the Kafka server in this process, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Thread
+from types import TracebackType
+
+from cordwood.broker.node import Node
+from cordwood.clock import Clock, SystemClock
+from cordwood.config import BrokerConfig, Endpoint, Endpoints, load_broker_config
+from cordwood.errors import InvalidSetting, LogFailed
+from cordwood.server.server import Server, new_event_loop, shown
+from cordwood.storage.data_directory import DataDirectory, Opening
+from cordwood.storage.files import Files
+from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.store import as_storage_error
+from cordwood.telemetry import Telemetry
+
+MEMORY = "/memory"
+
+
+def open_node(
+    path: str | os.PathLike[str] | None,
+    config: BrokerConfig,
+    files: Files | None = None,
+    clock: Clock | None = None,
+) -> Node:
+    """Open the data directory at *path*, made if it is missing, or one in memory if there is none.
+
+    Raises:
+        StorageError: If it is locked, not ours, or cannot be read.
+    """
+    data = MEMORY if path is None else os.path.abspath(path)
+    opening = Opening(
+        files=files or (MemoryFiles() if path is None else PosixFiles()),
+        path=data,
+        clock=clock or SystemClock(),
+        telemetry=Telemetry(),
+        holder=f"pid {os.getpid()} on {socket.gethostname()}",
+        uuid=str(uuid.uuid4()),
+        node_name=socket.gethostname(),
+        config=config,
+        # Maps of files cost a page fault where a read costs a call, and faults would block the loop.
+        mapped=False,
+    )
+    try:
+        return Node(DataDirectory(opening), config)
+    except OSError as error:
+        raise as_storage_error(error, f"opening {data}") from error
+
+
+class Broker:
+    """A Kafka broker in this process, ready when it is made.
+
+    With *path* its data is in that directory, made if it is missing; without, in memory, gone with the
+    broker. *listen* is ``HOST:PORT``, a free port on both loopback addresses by default. *config* holds
+    settings as in ``server.properties``.
+
+    Raises:
+        DirectoryLocked: If another process writes the directory; says which.
+        ListenFailed: If the address is taken.
+        ConfigError: If a setting is unknown or does not fit.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        listen: str = "localhost:0",
+        config: Mapping[str, str] | None = None,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        settings, _ = load_broker_config(config or {})
+        try:
+            endpoint = Endpoint.parse(listen)
+        except ValueError:
+            raise InvalidSetting("listen", listen, "HOST:PORT") from None
+        self._config = replace(settings, listeners=Endpoints((endpoint,)))
+        self._clock = clock or SystemClock()
+        self._node = open_node(path, self._config, files, self._clock)
+        self._stopping: asyncio.Event | None = None
+        self._server: Server | None = None
+        self._loop = new_event_loop()
+        self._ended: Future[None] = Future()
+        started: Future[str] = Future()
+        self._thread = Thread(target=self._run, args=(started,), name="cordwood-broker", daemon=True)
+        self._thread.start()
+        try:
+            self.bootstrap = started.result()
+        except BaseException:
+            self._thread.join()
+            self._node.close()
+            raise
+        self._node.describe(f"pid {os.getpid()} on {socket.gethostname()}, listening on {self.bootstrap}")
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def failure(self) -> LogFailed | None:
+        """Why nothing is stored any more, if that is so."""
+        return None if self._server is None else self._server.failure
+
+    def close(self) -> None:
+        """Answer what was asked, make everything durable, let go. Idempotent.
+
+        Raises:
+            LogFailed: If a partition failed, now or before.
+        """
+        if self._thread.is_alive() and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        ended, self._ended = self._ended, Future()
+        self._ended.set_result(None)
+        ended.result()
+
+    def _run(self, started: Future[str]) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve(started))
+        except BaseException as error:
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    async def _serve(self, started: Future[str]) -> None:
+        self._stopping = asyncio.Event()
+        self._server = Server(self._node, self._config, self._clock)
+        try:
+            self._server.start()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(shown(self._server.endpoints))
+        await self._stopping.wait()
+        await self._server.close()

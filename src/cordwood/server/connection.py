@@ -1,0 +1,336 @@
+"""One client: its requests are read, handed on, and answered in the order in which they came.
+
+Produce requests of one client run beside each other, so that they share syncs. Anything else runs alone:
+what a client can make the server hold in memory for it is one response, what the socket has not taken of
+the one before, and its produce requests up to a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from cordwood.clock import Clock
+from cordwood.config import Endpoint
+from cordwood.errors import MalformedMessage, UnsupportedVersion
+from cordwood.protocol.apis import ApiKey, Request, decode_request, encode_response
+from cordwood.protocol.frames import Inbox
+from cordwood.protocol.wire import Buffer
+from cordwood.server.budget import Budget
+
+#: A client may have this many requests, and this many bytes of them, unanswered before reading pauses.
+REQUESTS_MAX = 256
+BYTES_MAX = 64 << 20
+#: More than this not taken by the socket, and nothing further is made for it.
+UNSENT_MAX = 64 << 10
+#: A client that sends or takes fewer bytes a second than this is slow enough to be cut off.
+BYTES_A_SECOND_MIN = 4096
+_LOGGER = logging.getLogger("cordwood.server")
+
+
+class Exchange:
+    """A request and its answer. `answer` is called once, on the loop."""
+
+    __slots__ = ("_connection", "buffers", "on_lost", "request", "size")
+
+    def __init__(self, connection: Connection, request: Request, size: int) -> None:
+        self._connection = connection
+        self.request = request
+        self.size = size
+        self.buffers: list[Any] | None = None
+        # Called if the client goes away before the answer is there.
+        self.on_lost: Callable[[], None] | None = None
+
+    @property
+    def local(self) -> Endpoint:
+        """The address that the client reached, under the name of the listener that took it."""
+        return self._connection.local
+
+    def answer(self, body: Any) -> None:
+        """Send *body* when everything before it was sent; None ends the exchange without a word."""
+        self._connection.answered(self, body)
+
+    def fail(self, reason: str) -> None:
+        """Close the connection: no answer would be true."""
+        self._connection.refuse(reason)
+
+
+class Service(Protocol):
+    """Who answers requests."""
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer the request, now or later."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one socket. Everything here runs on the loop."""
+
+    def __init__(
+        self,
+        service: Service,
+        budget: Budget,
+        clock: Clock,
+        shared: bytearray,
+        request_bytes_max: int,
+        listener: str,
+        connections: set[Connection],
+    ) -> None:
+        self._service = service
+        self._budget = budget
+        self._clock = clock
+        self._inbox = Inbox(shared, request_bytes_max)
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self.local = Endpoint("", 0, listener)
+        # Requests in the order they came: those whose turn has not come, then those being answered.
+        self._waiting: deque[Exchange] = deque()
+        self._running: deque[Exchange] = deque()
+        self._starting = False
+        # What the budget has counted for us: requests, an incomplete one, responses the socket did not take.
+        self._request_bytes = 0
+        self._inbox_bytes = 0
+        self._response_bytes = 0
+        self._reading_paused = False
+        self._writing_paused = False
+        self._in_line = False
+        self._draining = False
+        # Since when the client is idle, its request incomplete, its response not taken; and how much of that.
+        self._idle_ns = self._frame_ns = self._unsent_ns = clock.monotonic_ns()
+        self._unsent = 0
+
+    # --- the socket -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        host, port, *_ = transport.get_extra_info("sockname")
+        self.local = Endpoint(host, port, self.local.name)
+        self._transport.set_write_buffer_limits(high=UNSENT_MAX, low=0)
+        self._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Give back everything; answers that come later go nowhere."""
+        self._transport = None
+        self._connections.discard(self)
+        self._waiting.clear()
+        for exchange in self._running:
+            if exchange.on_lost is not None and exchange.buffers is None:
+                exchange.on_lost()
+        self._running.clear()
+        self._budget.give(self._request_bytes + self._inbox_bytes + self._response_bytes)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        return self._inbox.space()
+
+    def buffer_updated(self, count: int) -> None:
+        """Take in what came."""
+        now_ns = self._idle_ns = self._clock.monotonic_ns()
+        fresh = not self._inbox.pending
+        try:
+            frames = self._inbox.take(count)
+        except MalformedMessage as error:
+            self.refuse(str(error))
+            return
+        if fresh or frames:
+            self._frame_ns = now_ns
+        for frame in frames:
+            self._receive(frame)
+        self._count_inbox()
+        self._start_next()
+        self._pause_or_resume()
+
+    def eof_received(self) -> None:
+        """Let the transport close: who closed its half does not read answers either."""
+
+    def pause_writing(self) -> None:
+        """Make nothing more for a client that does not read."""
+        self._writing_paused = True
+        self._unsent_ns = self._clock.monotonic_ns()
+        self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def resume_writing(self) -> None:
+        """Go on: everything was taken."""
+        self._writing_paused = False
+        taken, self._response_bytes = self._response_bytes, 0
+        self._budget.give(taken)
+        self._send_ready()
+        self._start_next()
+        self._pause_or_resume()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _receive(self, frame: bytearray) -> None:
+        """Put the request in *frame* in line."""
+        if self._transport is None or self._draining:
+            return
+        try:
+            request = decode_request(frame)
+        except UnsupportedVersion as error:
+            if error.api_key != ApiKey.API_VERSIONS:
+                self.refuse(str(error))
+                return
+            # A client that asks for versions in one we do not know is told which we do, in the oldest.
+            request = Request(ApiKey.API_VERSIONS, 0, error.correlation_id, error.client_id, error)
+        except MalformedMessage as error:
+            self.refuse(str(error))
+            return
+        self._waiting.append(Exchange(self, request, len(frame)))
+        self._request_bytes += len(frame)
+        self._budget.take(len(frame))
+
+    def _start_next(self) -> None:
+        """Start the requests whose turn has come: produce beside produce, anything else alone."""
+        if self._starting:
+            # A request that is answered while it is started gets here again; the loop below goes on.
+            return
+        self._starting = True
+        try:
+            while self._waiting and self._transport is not None:
+                produce = self._waiting[0].request.api_key is ApiKey.PRODUCE
+                if self._running and not (produce and self._running[0].request.api_key is ApiKey.PRODUCE):
+                    return
+                if self._writing_paused and not produce:
+                    return
+                exchange = self._waiting.popleft()
+                self._running.append(exchange)
+                self._handle(exchange)
+        finally:
+            self._starting = False
+
+    def _handle(self, exchange: Exchange) -> None:
+        try:
+            self._service.handle(exchange)
+        except Exception:
+            # A bug of ours costs this one client its connection, and nobody else anything.
+            _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
+            self.refuse("the request could not be handled")
+
+    def answered(self, exchange: Exchange, body: Any) -> None:
+        """Send the answer of *exchange* when it is its turn."""
+        if self._transport is None:
+            return
+        request = exchange.request
+        try:
+            exchange.buffers = (
+                []
+                if body is None
+                else encode_response(request.api_key, request.api_version, request.correlation_id, body)
+            )
+        except Exception:
+            _LOGGER.exception("a %s response could not be encoded", request.api_key.name)
+            self.refuse("the response could not be encoded")
+            return
+        self._idle_ns = self._clock.monotonic_ns()
+        self._send_ready()
+        self._start_next()
+        self._pause_or_resume()
+
+    def _send_ready(self) -> None:
+        """Send the answers that are there, up to the first that is not."""
+        running = self._running
+        while running and running[0].buffers is not None and self._transport is not None:
+            if self._writing_paused:
+                return
+            exchange = running.popleft()
+            self._request_bytes -= exchange.size
+            self._budget.give(exchange.size)
+            if exchange.buffers:
+                self._transport.writelines(exchange.buffers)
+                self._count_unsent(exchange.buffers)
+
+    # --- limits -----------------------------------------------------------------------------------
+
+    def _count_unsent(self, buffers: Sequence[Buffer]) -> None:
+        """Count a response that the socket did not take at once."""
+        if self._writing_paused:
+            size = sum(map(len, buffers))
+            self._response_bytes += size
+            self._budget.take(size)
+
+    def _count_inbox(self) -> None:
+        """Count the memory of a request that is not complete."""
+        before, self._inbox_bytes = self._inbox_bytes, self._inbox.held
+        if self._inbox_bytes < before:
+            self._budget.give(before - self._inbox_bytes)
+        elif self._inbox_bytes > before:
+            self._budget.take(self._inbox_bytes - before)
+            if self._budget.overdrawn:
+                self.refuse("requests that are not complete take too much memory")
+
+    def _pause_or_resume(self) -> None:
+        """Stop reading while too much is unanswered, here or altogether; go on when it is not.
+
+        A request that has begun is read to its end even where memory is short: what it holds already is
+        only given back once it is complete, or its client is found to be too slow.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        unanswered = len(self._waiting) + len(self._running)
+        pause = (
+            unanswered >= REQUESTS_MAX
+            or self._request_bytes >= BYTES_MAX
+            or self._writing_paused
+            or self._draining
+        )
+        if not pause and self._budget.exhausted and not self._inbox.pending:
+            pause = True
+            if not self._in_line:
+                self._in_line = True
+                self._budget.when_room(self._go_on)
+        if pause and not self._reading_paused:
+            transport.pause_reading()
+        elif self._reading_paused and not pause:
+            self._frame_ns = self._clock.monotonic_ns()
+            transport.resume_reading()
+        self._reading_paused = pause
+
+    def _go_on(self) -> None:
+        self._in_line = False
+        self._pause_or_resume()
+
+    def check_time(self, now_ns: int, idle_ns: int, stall_ns: int) -> None:
+        """Close the connection if the client is idle or slow. Called every second or so."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._writing_paused:
+            if now_ns - self._unsent_ns >= stall_ns:
+                unsent = transport.get_write_buffer_size()
+                if self._unsent - unsent < (now_ns - self._unsent_ns) / 1e9 * BYTES_A_SECOND_MIN:
+                    self.refuse("the client does not take its responses")
+                self._unsent, self._unsent_ns = unsent, now_ns
+        elif self._inbox.pending and not self._reading_paused:
+            seconds = (now_ns - self._frame_ns) / 1e9
+            if seconds * 1e9 >= stall_ns and self._inbox.pending < seconds * BYTES_A_SECOND_MIN:
+                self.refuse("the client does not finish its request")
+        elif not self._running and now_ns - self._idle_ns >= idle_ns:
+            self.refuse("the client was idle")
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            peer = self._transport.get_extra_info("peername")
+            _LOGGER.info("closing the connection of %s: %s", peer, reason)
+            self._transport.abort()
+
+    def drain(self) -> None:
+        """Take no more requests."""
+        self._draining = True
+        self._pause_or_resume()
+
+    def close(self) -> None:
+        """Close the connection once what was answered is sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is owed."""
+        return bool(self._running or self._waiting)

@@ -1,0 +1,44 @@
+"""ListOffsets: the ends of partitions, and the records at a time."""
+
+from __future__ import annotations
+
+from cordwood.errors import CordwoodError
+from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from cordwood.server.answers import code_of
+from cordwood.server.connection import Exchange
+from cordwood.server.context import Context
+
+
+def list_offsets(context: Context, exchange: Exchange) -> None:
+    """Find an offset for each time asked for, exactly."""
+    request: ListOffsetsRequest = exchange.request.body
+
+    def find() -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name, partitions=[_find(context, topic.name, p) for p in topic.partitions]
+                )
+                for topic in request.topics
+            ]
+        )
+
+    context.readers.run(exchange, find, exchange.answer)
+
+
+def _find(context: Context, topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    index = asked.partition_index
+    try:
+        found = context.node.find_offset(topic, index, asked.timestamp)
+    except ValueError:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+    except CordwoodError as error:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
+    return ListOffsetsPartitionResponse(partition_index=index, offset=found.offset, timestamp=found.timestamp)

@@ -1,0 +1,106 @@
+"""Produce: batches to the pipeline, their places back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cordwood.broker.node import Placed
+from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+)
+from cordwood.server.answers import code_of, message_of
+from cordwood.server.connection import Exchange
+from cordwood.server.context import Context
+from cordwood.server.pipeline import Batch, Outcome
+
+_ACKS = (-1, 0, 1)
+
+
+def produce(context: Context, exchange: Exchange) -> None:
+    """Append batches; answer as ``acks`` asks."""
+    request: ProduceRequest = exchange.request.body
+    refusal = _refusal(request)
+    batches: list[Batch] = []
+    # Answers in the order of the request; None where the pipeline's next outcome goes.
+    planned: list[tuple[ProduceTopic, list[ProducePartitionResponse | None]]] = []
+    for topic in request.topics:
+        by_id = exchange.request.api_version >= 13
+        topics = context.node.topics
+        entry = topics.find_by_id(topic.topic_id) if by_id else topics.find(topic.name)
+        places: list[ProducePartitionResponse | None] = []
+        for partition in topic.partitions:
+            if refusal is not None:
+                places.append(_refused(partition.index, *refusal))
+            elif entry is None:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                places.append(_refused(partition.index, code))
+            elif partition.records is None:
+                places.append(_refused(partition.index, ErrorCode.INVALID_RECORD, "there are no records"))
+            else:
+                batches.append(Batch(entry.name, partition.index, partition.records))
+                places.append(None)
+        planned.append((topic, places))
+
+    def done(outcomes: Sequence[Outcome]) -> None:
+        _answer(exchange, request.acks, planned, outcomes)
+
+    if batches:
+        context.pipeline.submit(batches, request.acks, done)
+    else:
+        done(())
+
+
+def _refusal(request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+    """Return why none of the request is taken, None if it may be."""
+    if request.acks not in _ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
+    if request.transactional_id is not None:
+        return ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"
+    return None
+
+
+def _refused(index: int, code: ErrorCode, message: str | None = None) -> ProducePartitionResponse:
+    return ProducePartitionResponse(index=index, error_code=code, error_message=message)
+
+
+def _answer(
+    exchange: Exchange,
+    acks: int,
+    planned: Sequence[tuple[ProduceTopic, Sequence[ProducePartitionResponse | None]]],
+    outcomes: Sequence[Outcome],
+) -> None:
+    rest = iter(outcomes)
+    topics = [
+        ProduceTopicResponse(
+            topic.name,
+            topic.topic_id,
+            [
+                answer or _answer_of(partition.index, next(rest))
+                for partition, answer in zip(topic.partitions, answers, strict=True)
+            ],
+        )
+        for topic, answers in planned
+    ]
+    if acks != 0:
+        exchange.answer(ProduceResponse(topics))
+    elif any(partition.error_code for topic in topics for partition in topic.partitions):
+        # Nobody waits for an answer. Closing, as Kafka does, at least makes the producer look again.
+        exchange.fail("a batch sent with acks=0 was refused")
+    else:
+        exchange.answer(None)
+
+
+def _answer_of(index: int, outcome: Outcome) -> ProducePartitionResponse:
+    if isinstance(outcome, Placed):
+        return ProducePartitionResponse(
+            index=index,
+            base_offset=outcome.base_offset,
+            log_append_time_ms=outcome.append_timestamp,
+            log_start_offset=outcome.log.log_start_offset,
+        )
+    return _refused(index, code_of(outcome), message_of(outcome))

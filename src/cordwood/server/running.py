@@ -1,0 +1,58 @@
+"""The server as a process: until it is told to end, or can store nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+from cordwood.broker.node import Node
+from cordwood.clock import Clock, SystemClock
+from cordwood.config import BrokerConfig
+from cordwood.server.broker import open_node
+from cordwood.server.server import Server, new_event_loop, shown
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_server(config: BrokerConfig, ready: Callable[[str], None]) -> None:
+    """Serve the data directory of *config* until SIGTERM or SIGINT, then close cleanly.
+
+    *ready* is told the address once clients can connect.
+
+    Raises:
+        LogFailed: A sync failed. Everyone who waited for it was told so; nothing more is stored.
+        StorageError: The directory is locked, not ours, or cannot be read.
+        ListenFailed: An address is taken.
+    """
+    clock = SystemClock()
+    node = open_node(config.data_dir, config, clock=clock)
+    loop = new_event_loop()
+    try:
+        loop.run_until_complete(_serve(node, config, clock, ready))
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    server = Server(node, config, clock)
+    try:
+        server.start()
+    except BaseException:
+        node.close()
+        raise
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    address = shown(server.endpoints)
+    node.describe(f"pid {os.getpid()} on {socket.gethostname()}, listening on {address}")
+    ready(address)
+    waiting = {loop.create_task(stopping.wait()), loop.create_task(server.failed.wait())}
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    await server.close()

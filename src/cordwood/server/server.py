@@ -1,0 +1,164 @@
+"""The server put together: sockets, connections, threads, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+
+from cordwood.broker.node import Node
+from cordwood.clock import Clock
+from cordwood.config import BrokerConfig, Endpoint
+from cordwood.errors import LogFailed
+from cordwood.protocol.frames import SMALL
+from cordwood.server.budget import Budget
+from cordwood.server.connection import Connection
+from cordwood.server.context import Context, Workers
+from cordwood.server.listening import Acceptor, listen
+from cordwood.server.parking import Parking
+from cordwood.server.pipeline import Advance, Pipeline
+from cordwood.server.service import Service
+
+#: Threads that read files for fetches.
+READERS = 4
+#: How often clients are looked at for being idle or slow.
+CHECK_SECONDS = 1.0
+#: How long requests under way get to be answered when the server closes.
+GRACE_SECONDS = 5.0
+_RECEIVE_BYTES = 4 * SMALL
+_LOGGER = logging.getLogger("cordwood.server")
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop where it is installed, else asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+class Server:
+    """A broker on the network. Made, used and closed on its event loop."""
+
+    def __init__(self, node: Node, config: BrokerConfig, clock: Clock) -> None:
+        self.failed: asyncio.Event = asyncio.Event()
+        self.failure: LogFailed | None = None
+        self.endpoints: list[Endpoint] = []
+        self._node = node
+        self._config = config
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._budget = Budget(config.queued_max_request_bytes)
+        self._shared = bytearray(_RECEIVE_BYTES)
+        self._parking = Parking()
+        self._acceptor: Acceptor | None = None
+        self._checker: asyncio.TimerHandle | None = None
+        self._context: Context | None = None
+
+    def start(self) -> None:
+        """Listen, and serve from now on.
+
+        Raises:
+            ListenFailed: If an address is taken or not ours. Nothing was started.
+        """
+        sockets = []
+        try:
+            for endpoint in self._config.listeners.each:
+                sockets += [(made, endpoint.name) for made in listen(endpoint)]
+                port = sockets[-1][0].getsockname()[1]
+                self.endpoints.append(endpoint._replace(port=port))
+        except BaseException:
+            for made, _ in sockets:
+                made.close()
+            raise
+        loop, post = self._loop, self._post
+        self._context = Context(
+            loop=loop,
+            node=self._node,
+            config=self._config,
+            pipeline=Pipeline(self._node, self._clock, post, self._advanced, self._fail),
+            parking=self._parking,
+            budget=self._budget,
+            readers=Workers("reader", READERS, post),
+            changes=Workers("changes", 1, post),
+        )
+        self._acceptor = Acceptor(loop, sockets, self._connect)
+        self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
+
+    def _post(self, call: Callable[[], None]) -> None:
+        # A loop that was closed meanwhile has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call)
+
+    def _connect(self, listener: str) -> Connection | None:
+        if len(self._connections) >= self._config.max_connections:
+            _LOGGER.warning("max.connections is reached; a client is turned away")
+            return None
+        assert self._context is not None
+        return Connection(
+            Service(self._context),
+            self._budget,
+            self._clock,
+            self._shared,
+            self._config.socket_request_max_bytes,
+            listener,
+            self._connections,
+        )
+
+    def _advanced(self, advance: Advance) -> None:
+        self._parking.advance((advance.topic, advance.partition), advance.size)
+
+    def _fail(self, error: LogFailed) -> None:
+        """Take note that a sync failed: nothing is stored any more, and who runs us should end."""
+        _LOGGER.critical("a sync failed; nothing is stored any more: %s", error)
+        self.failure = error
+        self.failed.set()
+
+    def _check_time(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        idle_ns = self._config.connections_max_idle_ms * 1_000_000
+        stall_ns = self._config.client_stall_ms * 1_000_000
+        for connection in list(self._connections):
+            connection.check_time(now_ns, idle_ns, stall_ns)
+        self._checker = self._loop.call_later(CHECK_SECONDS, self._check_time)
+
+    async def close(self) -> None:
+        """Answer what was asked, make everything durable, let go.
+
+        Raises:
+            StorageError: If a log failed, now or before.
+        """
+        if self._checker is not None:
+            self._checker.cancel()
+        if self._acceptor is not None:
+            self._acceptor.close()
+        if self._context is not None:
+            self._context.closing = True
+            for connection in list(self._connections):
+                connection.drain()
+            self._parking.wake_all()
+            await self._until(lambda: not any(connection.busy for connection in self._connections))
+            await self._loop.run_in_executor(None, self._context.pipeline.close)
+            for connection in list(self._connections):
+                connection.close()
+            await self._until(lambda: not self._connections)
+            for connection in list(self._connections):
+                connection.refuse("the server closes")
+            await self._loop.run_in_executor(None, self._context.readers.close)
+            await self._loop.run_in_executor(None, self._context.changes.close)
+        await self._loop.run_in_executor(None, self._node.close)
+
+    async def _until(self, done: Callable[[], bool]) -> None:
+        """Return when *done*, or when the time for it is over."""
+        deadline = self._loop.time() + GRACE_SECONDS
+        while not done() and self._loop.time() < deadline:
+            await asyncio.sleep(0.002)
+
+
+def shown(endpoints: Sequence[Endpoint]) -> str:
+    """Return the endpoint that people and programs are told: one that works on this machine."""
+    first = endpoints[0]
+    return str(first._replace(host="127.0.0.1") if first.host in ("", "localhost") else first)

@@ -1,0 +1,43 @@
+"""Which request goes to which handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from cordwood.protocol.apis import ApiKey
+from cordwood.server.connection import Exchange
+from cordwood.server.context import Context
+from cordwood.server.handlers.fetch import fetch
+from cordwood.server.handlers.metadata import api_versions, metadata
+from cordwood.server.handlers.offsets import list_offsets
+from cordwood.server.handlers.produce import produce
+from cordwood.server.handlers.producers import init_producer_id
+from cordwood.server.handlers.topics import create_topics, delete_topics
+
+Handler = Callable[[Context, Exchange], None]
+
+HANDLERS: Mapping[ApiKey, Handler] = {
+    ApiKey.PRODUCE: produce,
+    ApiKey.FETCH: fetch,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.METADATA: metadata,
+    ApiKey.API_VERSIONS: lambda context, exchange: api_versions(HANDLERS.keys(), exchange),
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+}
+
+
+class Service:
+    """Answers every request that is served, and closes on those that are not."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer the request of *exchange*, now or later."""
+        handler = HANDLERS.get(exchange.request.api_key)
+        if handler is None:
+            exchange.fail(f"{exchange.request.api_key.name} is not served")
+        else:
+            handler(self.context, exchange)
