@@ -99,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 25
+    assert len(SETTINGS) == 32
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -309,6 +309,7 @@ def test_server_properties_of_kafka_loads_with_warnings_only() -> None:
         "advertised.listeners": (str(config.advertised_listeners), "PLAINTEXT://localhost:9092"),
         "log.dirs": (config.data_dir, "/tmp/kraft-combined-logs"),
         "num.partitions": (config.num_partitions, 1),
+        "group.initial.rebalance.delay.ms": (config.group_initial_rebalance_delay_ms, 0),
         "socket.request.max.bytes": (config.socket_request_max_bytes, 104857600),
         "log.segment.bytes": (config.topic_defaults.segment_bytes, 536870912),
     }
@@ -371,6 +372,13 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "connections.max.idle.ms": ("7", 7),
     "cordwood.client.stall.ms": ("7", 7),
     "producer.id.expiration.ms": ("7", 7),
+    "group.min.session.timeout.ms": ("7", 7),
+    "group.max.session.timeout.ms": ("7", 7),
+    "group.max.size": ("7", 7),
+    "group.initial.rebalance.delay.ms": ("7", 7),
+    "offsets.retention.minutes": ("7", 7 * 60_000),
+    "offset.metadata.max.bytes": ("7", 7),
+    "log.cleanup.policy": ("compact", "compact"),
     "log.segment.bytes": ("77", 77),
     "log.roll.ms": ("77", 77),
     "log.roll.hours": ("77", 77 * 3_600_000),

@@ -179,6 +179,7 @@ class Endpoints:
 _BOOLEAN = Kind(_parse_boolean, "true or false")
 _MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
 _HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
+_MINUTES = _integer(1, unit="minutes", scale=60_000)
 _NUMBER = _integer(0)
 _PATH = Kind(_parse_path, "the path of a directory")
 _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
@@ -316,6 +317,13 @@ class TopicConfig:
         _one_of(*get_args(TimestampType)),
         "CreateTime",
         "Whether a record keeps its producer's timestamp or gets the time at which it was appended.",
+    )
+    cleanup_policy: str = _setting(
+        "cleanup.policy",
+        "log.cleanup.policy",
+        _one_of("delete", "compact", "compact,delete"),
+        "delete",
+        "Which old records may go: whole segments, or those whose key has a later one, so each needs a key.",
     )
     preallocate: bool = _setting(
         "preallocate",
@@ -463,6 +471,48 @@ class BrokerConfig:
         _MILLISECONDS,
         30_000,
         "A client that lets a request or a response stand half sent for this long is disconnected.",
+    )
+    group_min_session_timeout_ms: int = _setting(
+        "group.min.session.timeout.ms",
+        "group.min.session.timeout.ms",
+        _integer(1, unit="milliseconds"),
+        6_000,
+        "The shortest session that a member of a consumer group may ask for.",
+    )
+    group_max_session_timeout_ms: int = _setting(
+        "group.max.session.timeout.ms",
+        "group.max.session.timeout.ms",
+        _integer(1, unit="milliseconds"),
+        1_800_000,
+        "The longest session that a member of a consumer group may ask for.",
+    )
+    group_max_size: int = _setting(
+        "group.max.size",
+        "group.max.size",
+        _integer(1),
+        _INT_MAX,
+        "How many members a consumer group may have.",
+    )
+    group_initial_rebalance_delay_ms: int = _setting(
+        "group.initial.rebalance.delay.ms",
+        "group.initial.rebalance.delay.ms",
+        _integer(0, unit="milliseconds"),
+        0,
+        "How long the first member of a consumer group waits for others before partitions are assigned.",
+    )
+    offsets_retention_ms: int = _setting(
+        "offsets.retention.minutes",
+        {"offsets.retention.minutes": _MINUTES},
+        _integer(60_000, _INT_MAX * 60_000, unit="milliseconds"),
+        7 * 24 * _HOUR_MS,
+        "How long the committed offsets of a consumer group without members are kept.",
+    )
+    offset_metadata_max_bytes: int = _setting(
+        "offset.metadata.max.bytes",
+        "offset.metadata.max.bytes",
+        _integer(0, unit="bytes"),
+        4096,
+        "The longest note that may be committed with an offset.",
     )
     producer_id_expiration_ms: int = _setting(
         "producer.id.expiration.ms",

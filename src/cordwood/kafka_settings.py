@@ -24,12 +24,10 @@ _NAMES = """
     controlled.shutdown.retry.backoff.ms cordoned.log.dirs create.topic.policy.class.name
     default.replication.factor delete.records.purgatory.purge.interval.requests early.start.listeners
     eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
-    follower.replication.throttled.rate follower.replication.throttled.replicas
-    group.initial.rebalance.delay.ms group.max.session.timeout.ms group.max.size
-    group.min.session.timeout.ms host.name initial.broker.registration.timeout.ms
-    inter.broker.listener.name inter.broker.protocol.version leader.imbalance.check.interval.seconds
-    leader.imbalance.per.broker.percentage leader.replication.throttled.rate
-    leader.replication.throttled.replicas listener.security.protocol.map log.cleanup.policy
+    follower.replication.throttled.rate follower.replication.throttled.replicas host.name
+    initial.broker.registration.timeout.ms inter.broker.listener.name inter.broker.protocol.version
+    leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+    leader.replication.throttled.rate leader.replication.throttled.replicas listener.security.protocol.map
     log.dir.failure.timeout.ms log.flush.interval.messages log.flush.interval.ms
     log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
     log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
@@ -41,11 +39,10 @@ _NAMES = """
     max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit min.insync.replicas num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
-    offset.metadata.max.bytes offsets.commit.required.acks offsets.commit.timeout.ms
-    offsets.load.buffer.size offsets.retention.check.interval.ms offsets.retention.minutes
-    offsets.topic.compression.codec offsets.topic.num.partitions offsets.topic.replication.factor
-    offsets.topic.segment.bytes port principal.builder.class process.roles
-    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests
+    offsets.commit.required.acks offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.retention.check.interval.ms offsets.topic.compression.codec offsets.topic.num.partitions
+    offsets.topic.replication.factor offsets.topic.segment.bytes port principal.builder.class
+    process.roles producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests
     queued.max.requests request.timeout.ms reserved.broker.max.id server.max.startup.time.ms
     socket.listen.backlog.size socket.receive.buffer.bytes socket.send.buffer.bytes super.users
     transactional.id.expiration.ms unclean.leader.election.enable unclean.leader.election.interval.ms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from cordwood.config import BrokerConfig
 from cordwood.storage.data_directory import FORMATS, DataDirectory
 from cordwood.storage.partition_log import PartitionLog
 
+#: How much is read at a time of a topic that is read whole.
+ROWS_BYTES = 1 << 20
 #: Producer ids are reserved this many at a time, so that giving one out rarely costs a sync.
 PRODUCER_ID_BLOCK = 1000
 
@@ -53,7 +55,10 @@ class Node:
             StorageError: If it could not be written.
         """
         log = self._directory.partition(topic, partition)
-        frame = FORMATS[log.config.format].receive(batch, size_max=log.config.max_message_bytes)
+        config = log.config
+        frame = FORMATS[config.format].receive(
+            batch, size_max=config.max_message_bytes, keyed=config.cleanup_policy != "delete"
+        )
         base_offset, next_offset, append_timestamp = log.append_received(frame)
         return Placed(log, base_offset, next_offset, append_timestamp)
 
@@ -87,6 +92,24 @@ class Node:
                 self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
             given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
             return given
+
+    def read_rows(self, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Yield key and value of every record of a topic that there is now, partition by partition.
+
+        Raises:
+            CorruptRange: Where a record is not what was written.
+        """
+        entry = self.topics.find(topic)
+        for partition in range(0 if entry is None else entry.partitions):
+            log = self._directory.readable(topic, partition)
+            offset, end = log.log_start_offset, log.high_watermark
+            while offset < end:
+                fetched = log.read(offset, ROWS_BYTES)
+                for run in fetched.runs:
+                    for position in run.positions():
+                        for record in run.format.decode(run.buffer, position):
+                            yield record.key, record.value
+                offset = fetched.next_offset
 
     def open_logs(self) -> list[PartitionLog]:
         """Return the logs that are open now."""

@@ -5,13 +5,20 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
+from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.config import BrokerConfig, TopicConfig
 from cordwood.errors import InvalidSetting, TopicExists, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import DataDirectory, check_topic_name
 
+#: One partition: all groups share its syncs, and a group's records stay in order.
+OFFSETS_PARTITIONS = 1
 #: More partitions than this in one topic are refused: each of them costs files and memory.
 PARTITIONS_MAX = 10_000
+
+
+#: Topics that clients may read but not write.
+INTERNAL = frozenset({OFFSETS_TOPIC})
 
 
 class Topics:
@@ -94,6 +101,14 @@ class Topics:
             raise UnknownTopic(f"there is no topic {name}")
         topic_id = str(uuid.uuid4())
         return self._directory.create_topic(name, topic_id, self._config.num_partitions, {})
+
+    def ensure_internal(self) -> TopicEntry:
+        """Return the topic of consumer groups, created if it is missing. Durable on return."""
+        found = self.find(OFFSETS_TOPIC)
+        if found is not None:
+            return found
+        config = {"cleanup.policy": "compact"}
+        return self._directory.create_topic(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
 
     def delete(self, name: str) -> None:
         """Delete a topic and everything in it. Durable on return.

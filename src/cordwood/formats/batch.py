@@ -310,6 +310,16 @@ def check_records(
     return largest
 
 
+def count_keyless(buffer: Buffer, header: BatchHeader) -> int:
+    """Return how many records of a batch that was checked have no key."""
+    found = scan(
+        buffer, header.position, header.end, size_max=INT32_MAX, next_offset=INT64_MIN, epochs=_ANY_EPOCH
+    )
+    keys = decode_columns(buffer, found, Want.KEY).key
+    assert keys is not None
+    return keys.nulls
+
+
 def decode_records(
     buffer: Buffer, header: BatchHeader, *, decompressed_max: int = DECOMPRESSED_MAX
 ) -> list[Record]:

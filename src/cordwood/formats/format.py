@@ -167,8 +167,10 @@ class Format(Protocol):
             FrameTooLarge: If the frame would exceed *size_max* bytes.
         """
 
-    def receive(self, data: memoryview, *, size_max: int) -> ReceivedFrame:
+    def receive(self, data: memoryview, *, size_max: int, keyed: bool = False) -> ReceivedFrame:
         """Check the one frame in *data*, which a client encoded, for all that it says of itself.
+
+        With *keyed* every record must have a key.
 
         Raises:
             FrameTooLarge: If it, or one of its records, exceeds *size_max* bytes.

@@ -189,7 +189,7 @@ class BatchFormat:
         batch.seal(encoded)
         return encoded, base_offset + last_delta + 1, max_timestamp
 
-    def receive(self, data: memoryview, *, size_max: int) -> ReceivedFrame:
+    def receive(self, data: memoryview, *, size_max: int, keyed: bool = False) -> ReceivedFrame:
         """Check the one batch in *data*; a max timestamp that is wrong is set right in place."""
         if len(data) > size_max:
             raise FrameTooLarge(
@@ -202,6 +202,8 @@ class BatchFormat:
             )
         _refuse_what_clients_must_not_send(header)
         largest = batch.check_records(data, header, record_max=size_max)
+        if keyed and batch.count_keyless(data, header):
+            raise RecordRefused("a record without a key in a topic that is compacted")
         if largest != header.max_timestamp:
             batch.set_max_timestamp(data, header, largest)
         stamp = None

@@ -71,13 +71,13 @@ class DecoderSource(Source):
         """Read the fixed-size values collected in ``run`` with one line."""
         if not self.run:
             return
-        codes, targets = "".join(code for code, _ in self.run), [target for _, target in self.run]
+        codes, targets = "".join(code for code, _, _ in self.run), [target for _, target, _ in self.run]
         size = struct.calcsize(f">{codes}")
         if codes == "B":
-            self.line(f"{targets[0]} = b[i]")
+            self.run_line(f"{targets[0]} = b[i]")
         else:
             unpack = self.constant("unpack", struct.Struct(f">{codes}").unpack_from)
-            self.line(f"{', '.join(targets)}, = {unpack}(b, i)")
+            self.run_line(f"{', '.join(targets)}, = {unpack}(b, i)")
         self.line(f"i += {size}")
         self.run.clear()
 
@@ -104,7 +104,7 @@ class DecoderSource(Source):
         """Read the tagged fields: the *known* ones by their type, the others by their size."""
         if not known:
             first = self.fresh("n")
-            self.run.append(("B", first))
+            self.collect("B", first)
             self.flush()
             with self.block(f"if {first}:"):
                 self.line("i = skip_tags(b, i - 1)")
@@ -133,7 +133,7 @@ class DecoderSource(Source):
     def value(self, wire_type: WireType, target: str, nullable: bool) -> None:
         """Read one value into the variable *target*."""
         if isinstance(wire_type, Fixed):
-            self.run.append((wire_type.code, target))
+            self.collect(wire_type.code, target)
         elif isinstance(wire_type, Struct):
             self.nested(wire_type, target, nullable)
         elif isinstance(wire_type, Sized):
@@ -152,7 +152,7 @@ class DecoderSource(Source):
     def length(self, code: str, target: str, nullable: bool, empty: str) -> str:
         """Read a length or count; leave an ``if`` behind that handled null and emptiness."""
         size = self.fresh("n")
-        self.run.append(("B" if self.flexible else code, size))
+        self.collect("B" if self.flexible else code, size)
         self.flush()
         if self.flexible:
             with self.block(f"if {size} > 127:"):
@@ -202,7 +202,7 @@ class DecoderSource(Source):
             self.path = path
             return
         present = self.fresh("n")
-        self.run.append(("b", present))
+        self.collect("b", present)
         self.flush()
         with self.block(f"if {present} < 0:"):
             self.line(f"{target} = None")

@@ -34,12 +34,12 @@ class EncoderSource(Source):
         """Write the fixed-size values collected in ``run`` with one line."""
         if not self.run:
             return
-        codes = "".join(code for code, _ in self.run)
-        values = ", ".join(value for _, value in self.run if value)
+        codes = "".join(code for code, _, _ in self.run)
+        values = ", ".join(value for _, value, _ in self.run if value)
         if codes == "x":
             self.line("w(b'\\0')")
         else:
-            self.line(f"w({self.constant('pack', struct.Struct(f'>{codes}').pack)}({values}))")
+            self.run_line(f"w({self.constant('pack', struct.Struct(f'>{codes}').pack)}({values}))")
         self.run.clear()
 
     def struct(self, cls: type[Any], source: str, path: str) -> None:
@@ -57,7 +57,7 @@ class EncoderSource(Source):
         """Write the tagged fields whose value is not the default, by rising tag."""
         ordered = sorted(known, key=lambda each: each.tag or 0)
         if not ordered:
-            self.run.append(("x", ""))
+            self.collect("x", "")
             return
         self.flush()
         tagged, outer = self.fresh("tagged"), self.fresh("outer")
@@ -79,7 +79,7 @@ class EncoderSource(Source):
     def value(self, wire_type: WireType, source: str, nullable: bool) -> None:
         """Write the value of the expression *source*."""
         if isinstance(wire_type, Fixed):
-            self.run.append((wire_type.code, source))
+            self.collect(wire_type.code, source)
         elif nullable:
             self.flush()
             value = self.fresh("v")
@@ -94,17 +94,17 @@ class EncoderSource(Source):
     def null(self, wire_type: WireType) -> None:
         """Write null."""
         if isinstance(wire_type, Struct):
-            self.run.append(("b", "-1"))
+            self.collect("b", "-1")
         elif self.flexible:
-            self.run.append(("x", ""))
+            self.collect("x", "")
         else:
-            self.run.append((wire_type.code if isinstance(wire_type, Sized) else "i", "-1"))
+            self.collect(wire_type.code if isinstance(wire_type, Sized) else "i", "-1")
 
     def present(self, wire_type: WireType, source: str, nullable: bool) -> None:
         """Write a value that is not null."""
         if isinstance(wire_type, Struct):
             if nullable:
-                self.run.append(("b", "1"))
+                self.collect("b", "1")
             self.struct(wire_type.message, source, f"{self.path}.")
             return
         value = self.fresh("v")
@@ -113,7 +113,7 @@ class EncoderSource(Source):
             self.flush()
             self.line(f"w(varint(len({value}) + 1))")
         else:
-            self.run.append((wire_type.code if isinstance(wire_type, Sized) else "i", f"len({value})"))
+            self.collect(wire_type.code if isinstance(wire_type, Sized) else "i", f"len({value})")
             self.flush()
         if isinstance(wire_type, Sized):
             self.line(f"w({value})")

@@ -33,7 +33,7 @@ class Source:
     fields: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
     path: str = ""
-    run: list[tuple[str, str]] = field(default_factory=list)
+    run: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -56,6 +56,17 @@ class Source:
         name = self.fresh(prefix)
         self.names[name] = value
         return name
+
+    def collect(self, code: str, name: str) -> None:
+        """Add a fixed-size value to the run that one ``struct`` call will handle."""
+        self.run.append((code, name, self.path))
+
+    def run_line(self, text: str) -> None:
+        """Append the line that handles the run; it is about the fields from the first to the last."""
+        path, paths = self.path, [each for _, _, each in self.run]
+        self.path = paths[0] if paths[0] == paths[-1] else f"{paths[0]} to {paths[-1]}"
+        self.line(text)
+        self.path = path
 
     def default(self, each: Field) -> str:
         """Return an expression for the default of a field, fresh where it is mutable."""

@@ -49,6 +49,11 @@ class Exchange:
         """The address that the client reached, under the name of the listener that took it."""
         return self._connection.local
 
+    @property
+    def peer(self) -> str:
+        """The address of the client."""
+        return self._connection.peer
+
     def answer(self, body: Any) -> None:
         """Send *body* when everything before it was sent; None ends the exchange without a word."""
         self._connection.answered(self, body)
@@ -85,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self.local = Endpoint("", 0, listener)
+        self.peer = ""
         # Requests in the order they came: those whose turn has not come, then those being answered.
         self._waiting: deque[Exchange] = deque()
         self._running: deque[Exchange] = deque()
@@ -108,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("sockname")
         self.local = Endpoint(host, port, self.local.name)
+        self.peer = f"/{transport.get_extra_info('peername')[0]}"
         self._transport.set_write_buffer_limits(high=UNSENT_MAX, low=0)
         self._connections.add(self)
 

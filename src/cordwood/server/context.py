@@ -13,6 +13,7 @@ from cordwood.broker.node import Node
 from cordwood.config import BrokerConfig, Endpoint
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Exchange
+from cordwood.server.groups import Groups
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Pipeline
 
@@ -26,6 +27,19 @@ class Workers:
     def __init__(self, name: str, threads: int, post: Callable[[Callable[[], None]], None]) -> None:
         self._pool = ThreadPoolExecutor(threads, f"cordwood-{name}")
         self._post = post
+
+    def run_for(self, call: Callable[[], Result], then: Callable[[Result | Exception], None]) -> None:
+        """Run *call* in a thread, then *then* with its result, or with what it raised, on the loop."""
+
+        def work() -> None:
+            result: Result | Exception
+            try:
+                result = call()
+            except Exception as error:
+                result = error
+            self._post(lambda: then(result))
+
+        self._pool.submit(work)
 
     def run(self, exchange: Exchange, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Run *call* in a thread, then *then* with its result on the loop.
@@ -61,6 +75,7 @@ class Context:
     budget: Budget
     readers: Workers
     changes: Workers
+    groups: Groups
     closing: bool = False
 
     def advertised(self, local: Endpoint) -> Endpoint:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import uuid
 from collections.abc import Callable, Sequence
 
+from cordwood.broker.coordinator import Coordinator, Limits
 from cordwood.broker.node import Node
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, Endpoint
@@ -15,6 +17,7 @@ from cordwood.protocol.frames import SMALL
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Connection
 from cordwood.server.context import Context, Workers
+from cordwood.server.groups import Groups
 from cordwood.server.listening import Acceptor, listen
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
@@ -74,17 +77,23 @@ class Server:
             for made, _ in sockets:
                 made.close()
             raise
-        loop, post = self._loop, self._post
+        loop, post, node, config = self._loop, self._post, self._node, self._config
+        pipeline = Pipeline(node, self._clock, post, self._advanced, self._fail)
+        changes = Workers("changes", 1, post)
+        coordinator = Coordinator(_limits(config), lambda name: f"{name}-{uuid.uuid4()}")
+        groups = Groups(coordinator, node, pipeline, loop, self._clock, changes.run_for)
         self._context = Context(
             loop=loop,
-            node=self._node,
-            config=self._config,
-            pipeline=Pipeline(self._node, self._clock, post, self._advanced, self._fail),
+            node=node,
+            config=config,
+            pipeline=pipeline,
             parking=self._parking,
             budget=self._budget,
             readers=Workers("reader", READERS, post),
-            changes=Workers("changes", 1, post),
+            changes=changes,
+            groups=groups,
         )
+        groups.start()
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
 
@@ -139,6 +148,7 @@ class Server:
             self._context.closing = True
             for connection in list(self._connections):
                 connection.drain()
+            self._context.groups.close()
             self._parking.wake_all()
             await self._until(lambda: not any(connection.busy for connection in self._connections))
             await self._loop.run_in_executor(None, self._context.pipeline.close)
@@ -156,6 +166,16 @@ class Server:
         deadline = self._loop.time() + GRACE_SECONDS
         while not done() and self._loop.time() < deadline:
             await asyncio.sleep(0.002)
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        config.group_min_session_timeout_ms,
+        config.group_max_session_timeout_ms,
+        config.group_max_size,
+        config.group_initial_rebalance_delay_ms,
+        config.offsets_retention_ms,
+    )
 
 
 def shown(endpoints: Sequence[Endpoint]) -> str:

@@ -8,6 +8,17 @@ from cordwood.protocol.apis import ApiKey
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.fetch import fetch
+from cordwood.server.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
+from cordwood.server.handlers.groups import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
 from cordwood.server.handlers.metadata import api_versions, metadata
 from cordwood.server.handlers.offsets import list_offsets
 from cordwood.server.handlers.produce import produce
@@ -25,6 +36,17 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
 }
 
 

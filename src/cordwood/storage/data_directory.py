@@ -27,7 +27,7 @@ from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
-from cordwood.storage.deletion import discard_topic, finish_deletions
+from cordwood.storage.deletion import discard_topic, finish_deletions, remove_moved
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
@@ -144,6 +144,7 @@ class DataDirectory:
             opening.config.producer_id_expiration_ms,
         )
         remove_spools(files, self.path)
+        remove_moved(files, self.path)
         if not self._clean and not first_boot:
             contents = self._catalogue.contents
             finish_deletions(files, self.path, contents.topics, contents.deleted)
@@ -194,10 +195,20 @@ class DataDirectory:
                 return existing
             self._before_change()
             try:
+                self._clear_the_way(name)
                 self._catalogue.add([entry])
             except OSError as error:
                 raise as_storage_error(error, f"creating topic {name}") from error
         return entry
+
+    def _clear_the_way(self, name: str) -> None:
+        """Move away what is left of a deleted topic: records of a new one must never lie beside it."""
+        if self._files.exists(join(self.path, "topics", name)):
+            # The last one of that name: it is its directory, those before were moved.
+            for deleted in reversed(self._catalogue.contents.deleted.values()):
+                if deleted.name == name:
+                    discard_topic(self._files, self.path, deleted)
+                    return
 
     def topic_by_id(self, topic_id: str) -> TopicEntry | None:
         """Return the topic with this id, if there is one."""
@@ -212,6 +223,7 @@ class DataDirectory:
             DiskFull: Nothing was removed.
         """
         with self._guard:
+            self._check()
             entry = self._entry(name, 0)
             self._before_change()
             try:
@@ -225,6 +237,7 @@ class DataDirectory:
                     # Nobody needs what it holds any more, so nobody cares whether that can be synced.
                     with contextlib.suppress(StorageError):
                         log.close()
+            self._used.notify_all()
             try:
                 discard_topic(self._files, self.path, entry)
             except OSError:
@@ -294,6 +307,7 @@ class DataDirectory:
                 log = self._partitions.get((topic, partition))
                 if log is not None:
                     return log
+                self._entry(topic, partition)
                 self._used.wait()
 
     def find_partition(self, topic: str, partition: int) -> PartitionLog | None:
@@ -443,7 +457,10 @@ class DataDirectory:
             }
             for log in self._partitions.values()
         }
-        partitions = [entry for _, entry in sorted({**self._summarised_before(), **now}.items())]
+        # What was said of a topic that is gone by now is said no more.
+        topics = self._catalogue.contents.topics
+        before = {key: entry for key, entry in self._summarised_before().items() if key[0] in topics}
+        partitions = [entry for _, entry in sorted({**before, **now}.items())]
         summary = msgspec.json.format(msgspec.json.encode({"partitions": partitions}), indent=2)
         write_atomically(self._files, join(self.path, "meta", "checkpoint.json"), summary)
 

@@ -50,6 +50,10 @@ def finish_deletions(
             # Where it cannot be moved, a topic of the same name is refused: it is not the one on disk.
             with contextlib.suppress(OSError):
                 discard_topic(files, data, entry)
+
+
+def remove_moved(files: Files, data: str) -> None:
+    """Remove what is left of topics that were moved away, as far as that works."""
     away = join(data, "tmp")
     for name in files.list(away) if files.exists(away) else ():
         if name.endswith(SUFFIX):

@@ -600,6 +600,9 @@ class PartitionLog:
             # Under a weak sync policy the records below it may not be on the device yet. Without this a
             # power cut could leave a log that ends before it starts.
             self._sync_now()
+            self._producers.save_before_removal(
+                offset, view.state.leader_epoch, self._end.next_offset, self._around.clock.now_ms()
+            )
             state = advanced_state(view.state, offset)
             try:
                 write_state(self._around.files, self.directory, state)

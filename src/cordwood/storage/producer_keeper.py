@@ -41,6 +41,7 @@ class ProducerKeeper:
         self._changed = False
         self._unsaved_bytes = 0
         self._pending: Snapshot | None = None
+        self._saved_offset = 0
 
     def learn(self, now_ms: int) -> Producers:
         """Return what is known, read from the snapshot and the log when this is first called.
@@ -53,6 +54,7 @@ class ProducerKeeper:
             saved = read_snapshot(self._files, self._directory, view.state, self._opened_offset)
             producers = Producers(() if saved is None else saved.producers)
             start = view.state.log_start_offset if saved is None else saved.next_offset
+            self._saved_offset = 0 if saved is None else saved.next_offset
             # What had to be read again is still unsaved: it counts towards the next snapshot.
             self._unsaved_bytes += replay(producers, view, start, self._opened_offset, now_ms)
             self._producers = producers
@@ -97,6 +99,20 @@ class ProducerKeeper:
             # It is derived: one that cannot be written costs reading more of the log next time.
             with contextlib.suppress(OSError):
                 write_snapshot(self._files, self._directory, pending)
+                self._saved_offset = pending.next_offset
+
+    def save_before_removal(
+        self, log_start_offset: int, leader_epoch: int, end_offset: int, now_ms: int
+    ) -> None:
+        """Save what the records below *log_start_offset* say, which are about to go. All are synced.
+
+        Without it, whoever opens the log next would expect a producer to go on where the snapshot ends.
+        """
+        # What cannot be read or saved now is no reason to keep the records.
+        with contextlib.suppress(StorageError):
+            if len(self.learn(now_ms)) and self._saved_offset < log_start_offset:
+                self._capture(leader_epoch, end_offset, now_ms)
+                self.save_synced(end_offset)
 
     def cut(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
         """Forget what was truncated; *leader_epoch* is the one that begins there. All before is synced.
@@ -140,8 +156,9 @@ def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int)
             table = found.table
             read += table.end
             for frame in range(len(table)):
-                base = table.base_offset(frame)
-                stamp = table.stamp(frame) if start <= base < stop else None
+                base, next_offset = table.base_offset(frame), table.next_offset(frame)
+                # The log may start within a frame, whose other records are still there.
+                stamp = table.stamp(frame) if start < next_offset and base < stop else None
                 if stamp is not None:
-                    producers.note(stamp, base, table.next_offset(frame), now_ms)
+                    producers.note(stamp, base, next_offset, now_ms)
     return read

@@ -1,0 +1,190 @@
+"""Consumer groups on the event loop: what the coordinator decides is stored, answered and timed here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from cordwood.broker import offsets_topic
+from cordwood.broker.coordinator import Coordinator, Effect, Place, StoreGroup
+from cordwood.broker.group import Reply
+from cordwood.broker.node import Node, Placed
+from cordwood.broker.offsets_topic import Row
+from cordwood.broker.topics import OFFSETS_PARTITIONS
+from cordwood.clock import Clock
+from cordwood.formats.batch import encode_records
+from cordwood.server.pipeline import Batch, Outcome, Pipeline
+
+#: Expired offsets are looked for this often.
+EXPIRY_SECONDS = 600.0
+_LOGGER = logging.getLogger("cordwood.server")
+RunInThread = Callable[[Callable[[], object], Callable[[object], None]], None]
+
+
+class Groups:
+    """The coordinator with its surroundings. On the loop only."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        node: Node,
+        pipeline: Pipeline,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        run_in_thread: RunInThread,
+    ) -> None:
+        self.coordinator = coordinator
+        self._node = node
+        self._pipeline = pipeline
+        self._loop = loop
+        self._clock = clock
+        self._run_in_thread = run_in_thread
+        # Time-outs must not depend on the wall clock being set, and what is stored should look like it.
+        self._ahead_ms = clock.now_ms() - clock.monotonic_ns() // 1_000_000
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_ms = 0
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def now_ms(self) -> int:
+        """Return the time that groups live by: the wall clock's when we started, and steady since."""
+        return self._ahead_ms + self._clock.monotonic_ns() // 1_000_000
+
+    # --- beginning and ending ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Read what groups have stored; until that is done members are told to ask again."""
+        self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+        if self._node.topics.find(offsets_topic.NAME) is None:
+            self.coordinator.loaded = True
+            return
+        self._run_in_thread(self._read_all, self._load)
+
+    def _read_all(self) -> list[Row]:
+        # Of each key only the last record counts, so memory goes with the keys and not with the topic.
+        last: dict[bytes, bytes | None] = {}
+        for key, value in self._node.read_rows(offsets_topic.NAME):
+            if key is not None:
+                last.pop(key, None)
+                last[key] = value
+        return list(last.items())
+
+    def _load(self, rows: object) -> None:
+        if isinstance(rows, list):
+            unread = self.coordinator.load(rows, self.now_ms())
+            if unread:
+                _LOGGER.error("%d records of %s could not be read", unread, offsets_topic.NAME)
+            self.coordinator.loaded = True
+            self._set_alarm()
+        else:
+            # Without them groups would begin where they should not: better none is served.
+            _LOGGER.error("consumer groups cannot be served: %s", rows)
+
+    def close(self) -> None:
+        """Time nothing any more, and let nobody wait."""
+        self._closed = True
+        self.perform(self.coordinator.close())
+        for timer in (self._alarm, self._expiry):
+            if timer is not None:
+                timer.cancel()
+
+    # --- doing what was decided -------------------------------------------------------------------
+
+    def perform(self, effects: Sequence[Effect]) -> None:
+        """Answer, store, and set the clock for what comes next."""
+        for effect in effects:
+            if isinstance(effect, Reply):
+                answer: Callable[[object], None] = effect.token  # type: ignore[assignment]
+                answer(effect.result)
+            else:
+                self._store_group(effect)
+        self._set_alarm()
+
+    def _store_group(self, effect: StoreGroup) -> None:
+        def stored(error: Exception | None) -> None:
+            self.perform(
+                self.coordinator.stored(
+                    effect.group, effect.generation, failed=error is not None, now_ms=self.now_ms()
+                )
+            )
+
+        self.store(effect.rows, stored)
+
+    def store(self, rows: Sequence[Row], then: Callable[[Exception | None], None]) -> None:
+        """Store records of the internal topic, then call *then*, with what went wrong if anything did."""
+        if not rows:
+            then(None)
+        elif self._node.topics.find(offsets_topic.NAME) is None:
+            self._run_in_thread(
+                self._node.topics.ensure_internal,
+                lambda made: then(made) if isinstance(made, Exception) else self._append(rows, then),
+            )
+        else:
+            self._append(rows, then)
+
+    def _append(self, rows: Sequence[Row], then: Callable[[Exception | None], None]) -> None:
+        def done(outcomes: Sequence[Outcome]) -> None:
+            (outcome,) = outcomes
+            then(None if isinstance(outcome, Placed) else outcome)
+
+        data = memoryview(encode_records(rows, self.now_ms()))
+        self._pipeline.submit([Batch(offsets_topic.NAME, OFFSETS_PARTITIONS - 1, data)], -1, done)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _set_alarm(self) -> None:
+        deadline = self.coordinator.deadline()
+        if self._closed or deadline is None:
+            return
+        if self._alarm is not None:
+            if self._alarm_ms <= deadline:
+                return
+            self._alarm.cancel()
+        self._alarm_ms = deadline
+        self._alarm = self._loop.call_later(max(deadline - self.now_ms(), 0) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._alarm = None
+        self.perform(self.coordinator.tick(self.now_ms()))
+
+    def _expire(self) -> None:
+        """Forget offsets that were kept for too long."""
+        now_ms = self.now_ms()
+        for name, places in self.coordinator.expired(now_ms).items():
+            self.drop(name, places)
+        for name in self.coordinator.abandoned(now_ms):
+            self.delete(name)
+        self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+
+    # --- forgetting -------------------------------------------------------------------------------
+
+    def drop(
+        self, name: str, places: Iterable[Place], then: Callable[[Exception | None], None] | None = None
+    ) -> None:
+        """Take back offsets of a group."""
+        places = list(places)
+
+        def dropped(error: Exception | None) -> None:
+            if error is None:
+                self.coordinator.dropped(name, places)
+            if then is not None:
+                then(error)
+
+        self.store(self.coordinator.rows_to_drop(name, places), dropped)
+
+    def delete(self, name: str, then: Callable[[Exception | None], None] | None = None) -> None:
+        """Take back everything of a group without members."""
+
+        def deleted(error: Exception | None) -> None:
+            if error is None:
+                self.coordinator.deleted(name)
+            if then is not None:
+                then(error)
+
+        self.store(self.coordinator.rows_to_delete(name), deleted)
+
+    def forget_topic(self, topic: str) -> None:
+        """Take back all offsets of a topic that was deleted: another of its name has other records."""
+        for name, places in self.coordinator.offsets_of_topic(topic).items():
+            self.drop(name, places)

@@ -1,0 +1,233 @@
+"""What consumer groups have committed: OffsetCommit, OffsetFetch, OffsetDelete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from cordwood.broker.coordinator import Place
+from cordwood.broker.offsets_topic import Committed
+from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from cordwood.server.answers import code_of
+from cordwood.server.connection import Exchange
+from cordwood.server.context import Context
+from cordwood.server.handlers.groups import CODES, unavailable
+from cordwood.storage.catalogue import TopicEntry
+
+#: From this version on topics of a group's offsets go by id.
+BY_ID_FROM = 10
+_NONE = Committed(-1, -1, "", -1)
+
+
+def offset_commit(context: Context, exchange: Exchange) -> None:
+    """Store how far a group has come. Durable when answered."""
+    request: OffsetCommitRequest = exchange.request.body
+    groups = context.groups
+    generation = request.generation_id_or_member_epoch
+    error = unavailable(context, request.group_id)
+    if error is None:
+        refusal = groups.coordinator.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, generation, groups.now_ms()
+        )
+        error = None if refusal is None else CODES[refusal]
+    offsets: dict[Place, Committed] = {}
+    topics = []
+    for topic in request.topics:
+        entry = _entry(context, exchange, topic)
+        answers = []
+        for part in topic.partitions:
+            code = error or _check(context, exchange, entry, part)
+            answers.append(
+                OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
+            )
+            if code is ErrorCode.NONE and entry is not None:
+                offsets[entry.name, part.partition_index] = Committed(
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata or "",
+                    groups.now_ms(),
+                )
+        topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
+    response = OffsetCommitResponse(topics=topics)
+
+    def stored(failure: Exception | None) -> None:
+        if failure is None:
+            groups.coordinator.committed(request.group_id, offsets)
+        else:
+            for partition in (part for topic in topics for part in topic.partitions):
+                partition.error_code = partition.error_code or _commit_code(failure)
+        exchange.answer(response)
+
+    groups.store(groups.coordinator.rows_to_commit(request.group_id, offsets), stored)
+
+
+def _entry(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> TopicEntry | None:
+    if exchange.request.api_version >= BY_ID_FROM:
+        return context.node.topics.find_by_id(topic.topic_id)
+    return context.node.topics.find(topic.name)
+
+
+def _check(
+    context: Context, exchange: Exchange, entry: TopicEntry | None, part: OffsetCommitRequestPartition
+) -> ErrorCode:
+    if entry is None and exchange.request.api_version >= BY_ID_FROM:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if entry is None or not 0 <= part.partition_index < entry.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len((part.committed_metadata or "").encode()) > context.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _commit_code(failure: Exception) -> ErrorCode:
+    """Return what a consumer understands of a commit that could not be stored: it may try again."""
+    code = code_of(failure)
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.KAFKA_STORAGE_ERROR else code
+
+
+def offset_fetch(context: Context, exchange: Exchange) -> None:
+    """Say how far groups have come."""
+    request: OffsetFetchRequest = exchange.request.body
+    if exchange.request.api_version >= 8:
+        exchange.answer(
+            OffsetFetchResponse(groups=[_fetch_group(context, exchange, group) for group in request.groups])
+        )
+        return
+    error = unavailable(context, request.group_id)
+    if error is not None:
+        exchange.answer(OffsetFetchResponse(error_code=error))
+        return
+    known = context.groups.coordinator.offsets(request.group_id)
+    asked: Iterable[tuple[str, list[int]]]
+    if request.topics is None:
+        asked = _all_places(known)
+    else:
+        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    exchange.answer(
+        OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=name,
+                    partitions=[
+                        OffsetFetchResponsePartition(
+                            partition_index=index,
+                            committed_offset=one.offset,
+                            committed_leader_epoch=one.leader_epoch,
+                            metadata=one.metadata,
+                        )
+                        for index, one in _each(known, name, indexes)
+                    ],
+                )
+                for name, indexes in asked
+            ]
+        )
+    )
+
+
+def _fetch_group(
+    context: Context, exchange: Exchange, asked: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    error = unavailable(context, asked.group_id)
+    if error is not None:
+        return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
+    by_id = exchange.request.api_version >= BY_ID_FROM
+    topics = context.node.topics
+    known = context.groups.coordinator.offsets(asked.group_id)
+    results = []
+    if asked.topics is None:
+        for name, indexes in _all_places(known):
+            entry = topics.find(name)
+            if entry is not None:
+                results.append(_topic(name, topics.id_of(entry), _each(known, name, indexes)))
+    else:
+        for topic in asked.topics:
+            entry = topics.find_by_id(topic.topic_id) if by_id else None
+            name = topic.name if entry is None else entry.name
+            result = _topic(name, topic.topic_id, _each(known, name, topic.partition_indexes))
+            if by_id and entry is None:
+                for part in result.partitions:
+                    part.error_code = ErrorCode.UNKNOWN_TOPIC_ID
+            results.append(result)
+    return OffsetFetchResponseGroup(group_id=asked.group_id, topics=results)
+
+
+def _all_places(known: Iterable[Place]) -> list[tuple[str, list[int]]]:
+    """Return topics and partitions of *known*, in the order they were first committed."""
+    places: dict[str, list[int]] = {}
+    for topic, partition in known:
+        places.setdefault(topic, []).append(partition)
+    return list(places.items())
+
+
+def _each(known: Mapping[Place, Committed], name: str, indexes: Iterable[int]) -> list[tuple[int, Committed]]:
+    return [(index, known.get((name, index), _NONE)) for index in indexes]
+
+
+def _topic(name: str, topic_id: bytes, each: Iterable[tuple[int, Committed]]) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=name,
+        topic_id=topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=one.offset,
+                committed_leader_epoch=one.leader_epoch,
+                metadata=one.metadata,
+            )
+            for index, one in each
+        ],
+    )
+
+
+def offset_delete(context: Context, exchange: Exchange) -> None:
+    """Forget how far a group has come, unless a member still reads the topic."""
+    request: OffsetDeleteRequest = exchange.request.body
+    groups, coordinator = context.groups, context.groups.coordinator
+    error = unavailable(context, request.group_id)
+    if error is None and coordinator.find(request.group_id) is None:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+    if error is not None:
+        exchange.answer(OffsetDeleteResponse(error_code=error))
+        return
+    places: list[Place] = []
+    topics = []
+    for topic in request.topics:
+        code = ErrorCode.NONE
+        if coordinator.is_subscribed(request.group_id, topic.name):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            places += [(topic.name, part.partition_index) for part in topic.partitions]
+        topics.append(
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(partition_index=part.partition_index, error_code=code)
+                    for part in topic.partitions
+                ],
+            )
+        )
+
+    def dropped(failure: Exception | None) -> None:
+        code = ErrorCode.NONE if failure is None else _commit_code(failure)
+        exchange.answer(OffsetDeleteResponse(error_code=code, topics=topics))
+
+    groups.drop(request.group_id, places, dropped)

@@ -1,0 +1,323 @@
+"""Consumer groups: who coordinates, joining, syncing, staying, leaving, looking at them, deleting them."""
+
+from __future__ import annotations
+
+from cordwood.broker.group import Group, Joined, JoinRequest, Protocol, Refusal, Synced
+from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol.messages.groups import (
+    Coordinator,
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
+from cordwood.server.answers import code_of
+from cordwood.server.connection import Exchange
+from cordwood.server.context import Context
+
+#: What one may do with a group, as bits by the number of the operation: read, delete, describe.
+GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
+GROUP_KEY = 0
+
+CODES = {
+    None: ErrorCode.NONE,
+    Refusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
+    Refusal.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
+    Refusal.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
+    Refusal.REBALANCING: ErrorCode.REBALANCE_IN_PROGRESS,
+    Refusal.INCONSISTENT_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    Refusal.FENCED: ErrorCode.FENCED_INSTANCE_ID,
+    Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    Refusal.NOT_STORED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
+def unavailable(context: Context, group_id: str) -> ErrorCode | None:
+    """Return why a group cannot be served at all, None if it can."""
+    if not group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if context.closing:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return None if context.groups.coordinator.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def find_coordinator(context: Context, exchange: Exchange) -> None:
+    """Say that it is us, for groups."""
+    request: FindCoordinatorRequest = exchange.request.body
+    where = context.advertised(exchange.local)
+    many = exchange.request.api_version >= 4
+    found = []
+    for key in request.coordinator_keys if many else [request.key]:
+        if request.key_type == GROUP_KEY:
+            found.append(
+                Coordinator(key=key, node_id=context.config.node_id, host=where.host, port=where.port)
+            )
+        else:
+            found.append(
+                Coordinator(
+                    key=key,
+                    node_id=-1,
+                    port=-1,
+                    error_code=ErrorCode.UNSUPPORTED_VERSION,
+                    error_message="transactions are not supported",
+                )
+            )
+    if many:
+        exchange.answer(FindCoordinatorResponse(coordinators=found))
+        return
+    (one,) = found
+    exchange.answer(
+        FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+    )
+
+
+def join_group(context: Context, exchange: Exchange) -> None:
+    """Let a member into a group; the answer comes when its generation begins."""
+    request: JoinGroupRequest = exchange.request.body
+    version = exchange.request.api_version
+    limits = context.groups.coordinator.limits
+    error = unavailable(context, request.group_id)
+    if error is None and not limits.session_min_ms <= request.session_timeout_ms <= limits.session_max_ms:
+        error = ErrorCode.INVALID_SESSION_TIMEOUT
+    if error is not None:
+        exchange.answer(JoinGroupResponse(error_code=error, member_id=request.member_id, protocol_name=""))
+        return
+    rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
+    joining = JoinRequest(
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=exchange.request.client_id or "",
+        client_host=exchange.peer,
+        session_ms=request.session_timeout_ms,
+        rebalance_ms=max(rebalance_ms, 0),
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(each.name, bytes(each.metadata)) for each in request.protocols),
+        id_required_first=version >= 4,
+        knows_skip=version >= 9,
+    )
+
+    def answer(joined: Joined) -> None:
+        exchange.answer(
+            JoinGroupResponse(
+                error_code=CODES[joined.refusal],
+                generation_id=joined.generation,
+                protocol_type=joined.protocol_type,
+                # Before version 7 there is no null to say that none was chosen.
+                protocol_name=joined.protocol if version >= 7 else joined.protocol or "",
+                leader=joined.leader,
+                skip_assignment=joined.skip_assignment,
+                member_id=joined.member_id,
+                members=[
+                    JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=metadata)
+                    for member, instance, metadata in joined.members
+                ],
+            )
+        )
+
+    groups = context.groups
+    groups.perform(groups.coordinator.join(request.group_id, joining, answer, groups.now_ms()))
+
+
+def sync_group(context: Context, exchange: Exchange) -> None:
+    """Tell a member its assignment; the answer comes when the leader has handed it in."""
+    request: SyncGroupRequest = exchange.request.body
+    error = unavailable(context, request.group_id)
+    if error is not None:
+        exchange.answer(SyncGroupResponse(error_code=error))
+        return
+
+    def answer(synced: Synced) -> None:
+        exchange.answer(
+            SyncGroupResponse(
+                error_code=CODES[synced.refusal],
+                protocol_type=synced.protocol_type,
+                protocol_name=synced.protocol,
+                assignment=synced.assignment,
+            )
+        )
+
+    groups = context.groups
+    groups.perform(
+        groups.coordinator.sync(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            [(each.member_id, bytes(each.assignment)) for each in request.assignments],
+            answer,
+            groups.now_ms(),
+        )
+    )
+
+
+def heartbeat(context: Context, exchange: Exchange) -> None:
+    """Keep a member, and tell it if there is something to do."""
+    request: HeartbeatRequest = exchange.request.body
+    error = unavailable(context, request.group_id)
+    if error is None:
+        groups = context.groups
+        refusal = groups.coordinator.heartbeat(
+            request.group_id,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            groups.now_ms(),
+        )
+        error = CODES[refusal]
+    exchange.answer(HeartbeatResponse(error_code=error))
+
+
+def leave_group(context: Context, exchange: Exchange) -> None:
+    """Let members go."""
+    request: LeaveGroupRequest = exchange.request.body
+    error = unavailable(context, request.group_id)
+    if error is not None:
+        exchange.answer(LeaveGroupResponse(error_code=error))
+        return
+    groups = context.groups
+    many = exchange.request.api_version >= 3
+    results = []
+    for member in request.members if many else [MemberIdentity(member_id=request.member_id)]:
+        refusal, effects = groups.coordinator.leave(
+            request.group_id, member.member_id, member.group_instance_id, groups.now_ms()
+        )
+        groups.perform(effects)
+        results.append(
+            MemberResponse(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=CODES[refusal],
+            )
+        )
+    if many:
+        exchange.answer(LeaveGroupResponse(members=results))
+    else:
+        exchange.answer(LeaveGroupResponse(error_code=results[0].error_code))
+
+
+def describe_groups(context: Context, exchange: Exchange) -> None:
+    """Show groups, their state and their members."""
+    request: DescribeGroupsRequest = exchange.request.body
+    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+    described = []
+    for name in request.groups:
+        error = unavailable(context, name)
+        group = None if error is not None else context.groups.coordinator.find(name)
+        if error is not None:
+            one = DescribedGroup(error_code=error, group_id=name)
+        elif group is None:
+            one = DescribedGroup(group_id=name, group_state="Dead")
+            if exchange.request.api_version >= 6:
+                one.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+                one.error_message = f"there is no group {name}"
+        else:
+            one = _described(group)
+        one.authorized_operations = operations
+        described.append(one)
+    exchange.answer(DescribeGroupsResponse(groups=described))
+
+
+def _described(group: Group) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group.id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=group.protocol or "",
+        members=[
+            DescribedGroupMember(
+                member_id=member.id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata_for(group.protocol),
+                member_assignment=member.assignment,
+            )
+            for member in group.members.values()
+        ],
+    )
+
+
+def list_groups(context: Context, exchange: Exchange) -> None:
+    """Name all groups that the filters let through."""
+    request: ListGroupsRequest = exchange.request.body
+    coordinator = context.groups.coordinator
+    if not coordinator.loaded:
+        exchange.answer(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        return
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    listed = []
+    for name in coordinator.groups():
+        group = coordinator.find(name)
+        assert group is not None
+        if (not states or group.state.value.lower() in states) and (not types or "classic" in types):
+            listed.append(
+                ListedGroup(
+                    group_id=name,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type="classic",
+                )
+            )
+    exchange.answer(ListGroupsResponse(groups=listed))
+
+
+def delete_groups(context: Context, exchange: Exchange) -> None:
+    """Forget groups without members, and what they have committed."""
+    request: DeleteGroupsRequest = exchange.request.body
+    results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
+    coordinator = context.groups.coordinator
+    waiting = 1
+
+    def finished() -> None:
+        nonlocal waiting
+        waiting -= 1
+        if not waiting:
+            exchange.answer(DeleteGroupsResponse(results=results))
+
+    def deleted(result: DeletableGroupResult, failure: Exception | None) -> None:
+        if failure is not None:
+            result.error_code = code_of(failure)
+        finished()
+
+    for result in results:
+        error = unavailable(context, result.group_id)
+        group = None if error is not None else coordinator.find(result.group_id)
+        if error is not None:
+            result.error_code = error
+        elif group is None:
+            result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        elif group.members:
+            result.error_code = ErrorCode.NON_EMPTY_GROUP
+        else:
+            waiting += 1
+            context.groups.delete(result.group_id, lambda failure, one=result: deleted(one, failure))  # type: ignore[misc]
+    finished()
