@@ -30,6 +30,7 @@ SyncMode = Literal["each", "every", "ms", "never"]
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
 _HOUR_MS = 3_600_000
+_MESSAGE_BYTES = 16 << 20
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -179,7 +180,6 @@ class Endpoints:
 _BOOLEAN = Kind(_parse_boolean, "true or false")
 _MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
 _HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
-_MINUTES = _integer(1, unit="minutes", scale=60_000)
 _NUMBER = _integer(0)
 _PATH = Kind(_parse_path, "the path of a directory")
 _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
@@ -308,8 +308,8 @@ class TopicConfig:
         "max.message.bytes",
         "message.max.bytes",
         _integer(0, unit="bytes"),
-        16 << 20,
-        "The largest batch as stored, on write and on read.",
+        _MESSAGE_BYTES,
+        "The largest batch that is stored, and the largest record in one.",
     )
     message_timestamp_type: TimestampType = _setting(  # noqa: RUF009 - a field, as every other one
         "message.timestamp.type",
@@ -358,6 +358,15 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         _check_values(self)
+
+    @property
+    def stored_bytes_max(self) -> int:
+        """The largest batch that is taken for one on reading.
+
+        No less than the default limit: whoever lowers ``max.message.bytes`` must still be able to read what
+        was stored before, and recovery must not take that for damage.
+        """
+        return max(self.max_message_bytes, _MESSAGE_BYTES)
 
     def overrides(self) -> dict[str, str]:
         """Return the topic's own settings as text: what to store, and what ``topic_config`` takes back."""
@@ -500,11 +509,11 @@ class BrokerConfig:
         0,
         "How long the first member of a consumer group waits for others before partitions are assigned.",
     )
-    offsets_retention_ms: int = _setting(
+    offsets_retention_minutes: int = _setting(
         "offsets.retention.minutes",
-        {"offsets.retention.minutes": _MINUTES},
-        _integer(60_000, _INT_MAX * 60_000, unit="milliseconds"),
-        7 * 24 * _HOUR_MS,
+        "offsets.retention.minutes",
+        _integer(1, unit="minutes"),
+        7 * 24 * 60,
         "How long the committed offsets of a consumer group without members are kept.",
     )
     offset_metadata_max_bytes: int = _setting(
@@ -527,6 +536,9 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         _check_values(self)
 
+
+#: Settings of a topic that its files depend on: they hold from its creation on.
+FIXED_SETTINGS = frozenset({"cordwood.format", "cordwood.initial.offset"})
 
 #: Every setting by its name, in the order of declaration.
 TOPIC_SETTINGS: Mapping[str, Setting] = _declared(TopicConfig)

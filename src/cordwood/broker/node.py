@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import NamedTuple
@@ -10,6 +12,8 @@ from cordwood.broker.fetching import Got, Haul, Wanted, read_all
 from cordwood.broker.offsets import Position, find_offset
 from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
+from cordwood.errors import OffsetOutOfRange, StorageError
+from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import FORMATS, DataDirectory
 from cordwood.storage.partition_log import PartitionLog
 
@@ -79,6 +83,57 @@ class Node:
     def find_offset(self, topic: str, partition: int, timestamp: int) -> Position:
         """Return the place that *timestamp* stands for; see `offsets.find_offset`."""
         return find_offset(self._directory.readable(topic, partition), timestamp)
+
+    def delete_records(self, topic: str, partition: int, offset: int) -> int:
+        """Delete the records below *offset*, or all if it is -1; return the log start. Durable on return.
+
+        Raises:
+            UnknownTopic: If there is no such topic or partition.
+            OffsetOutOfRange: If *offset* is above the high watermark.
+        """
+        log = self._directory.readable(topic, partition)
+        target = log.high_watermark if offset == -1 else offset
+        if isinstance(log, PartitionLog):
+            log.advance_log_start(target)
+        elif not 0 <= target <= log.high_watermark:
+            raise OffsetOutOfRange(target, log.log_start_offset, log.high_watermark)
+        return log.log_start_offset
+
+    def epoch_end(self, topic: str, partition: int, epoch: int) -> tuple[int, int]:
+        """Return the largest leader epoch not above *epoch*, and the offset after its last record.
+
+        Both are -1 for an epoch later than any there was.
+
+        Raises:
+            UnknownTopic: If there is no such topic or partition.
+        """
+        log = self._directory.readable(topic, partition)
+        if not isinstance(log, PartitionLog):
+            return (0, log.high_watermark) if epoch == 0 else (-1, -1)
+        epochs = log.state.epochs
+        if epoch > log.state.leader_epoch:
+            return -1, -1
+        at = max(bisect_right([each.epoch for each in epochs], epoch) - 1, 0)
+        end = epochs[at + 1].start_offset if at + 1 < len(epochs) else log.high_watermark
+        return epochs[at].epoch, end
+
+    def sizes(self, topics: Sequence[TopicEntry]) -> dict[tuple[str, int], int]:
+        """Return the bytes of each partition of *topics*; one that cannot be read is left out."""
+        found = {}
+        for entry in topics:
+            for partition in range(entry.partitions):
+                with contextlib.suppress(StorageError):
+                    found[entry.name, partition] = self._directory.readable(entry.name, partition).size()
+        return found
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can still be written."""
+        return self._directory.free_bytes()
+
+    @property
+    def path(self) -> str:
+        """Where the data is."""
+        return self._directory.path
 
     def new_producer_id(self) -> int:
         """Return an id that no idempotent producer had before, across restarts.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.config import BrokerConfig, TopicConfig
-from cordwood.errors import InvalidSetting, TopicExists, UnknownTopic
+from cordwood.errors import InvalidSetting, RecordRefused, TopicExists, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import DataDirectory, check_topic_name
+from cordwood.storage.data_directory import DataDirectory, check_change, check_topic_name
 
 #: One partition: all groups share its syncs, and a group's records stay in order.
 OFFSETS_PARTITIONS = 1
@@ -63,6 +63,8 @@ class Topics:
         check_topic_name(name)
         if self.find(name) is not None:
             raise TopicExists(name)
+        if name in INTERNAL:
+            raise RecordRefused(f"{name} is internal")
         if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidSetting("partitions", partitions, f"a whole number from 1 to {PARTITIONS_MAX}")
         return self._directory.config_of(config)
@@ -97,6 +99,8 @@ class Topics:
         if found is not None:
             return found
         check_topic_name(name)
+        if name in INTERNAL:
+            return self.ensure_internal()
         if not self._config.auto_create_topics:
             raise UnknownTopic(f"there is no topic {name}")
         topic_id = str(uuid.uuid4())
@@ -109,6 +113,37 @@ class Topics:
             return found
         config = {"cleanup.policy": "compact"}
         return self._directory.create_topic(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
+
+    def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
+        """Give a topic *count* partitions in all. Durable on return.
+
+        Raises:
+            UnknownTopic: If there is none.
+            InvalidSetting: If that is not more than it has, or too many.
+        """
+        entry = self.find(name)
+        if entry is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        if not entry.partitions < count <= PARTITIONS_MAX:
+            expected = f"more than the {entry.partitions} there are, up to {PARTITIONS_MAX}"
+            raise InvalidSetting("partitions", count, expected)
+        if not validate_only:
+            self._directory.alter_topic(name, partitions=count)
+
+    def alter(self, name: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
+        """Replace the settings that a topic has of its own. Durable on return.
+
+        Raises:
+            UnknownTopic: If there is none.
+            ConfigError: If a setting is unknown, does not fit, or cannot be changed any more.
+        """
+        entry = self.find(name)
+        if entry is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        if validate_only:
+            check_change(self.config_of(entry), self._directory.config_of(config))
+        else:
+            self._directory.alter_topic(name, config=config)
 
     def delete(self, name: str) -> None:
         """Delete a topic and everything in it. Durable on return.

@@ -123,10 +123,7 @@ class DecoderSource(Source):
                     self.value(each.type, variables[each.name], self.version in each.nullable)
                     self.flush()
                     with self.block(f"if i != {stop}:"):
-                        self.fail(
-                            "does not end where its size says",
-                            f"byte {{i}} for byte {{{stop}}}".join(("f'", "'")),
-                        )
+                        self.fail("does not end where its size says", f"f'byte {{i}} for {{{stop}}}'")
             self.path = path.rstrip(".")
             self.line(f"i = {stop}")
 
@@ -142,9 +139,8 @@ class DecoderSource(Source):
                 self.line(f"j = i + {size}")
                 with self.block("if j > end:"):
                     self.fail("goes on past the end", f"f'{{{size}}} bytes, {{end - i}} left'")
-                self.line(
-                    f"{target} = bytes(b[i:j])" if wire_type is opaque else f"{target} = str(b[i:j], 'utf-8')"
-                )
+                taken = "bytes(b[i:j])" if wire_type is opaque else "str(b[i:j], 'utf-8')"
+                self.line(f"{target} = {taken}")
                 self.line("i = j")
         else:
             self.elements(wire_type, target, nullable)
@@ -175,9 +171,7 @@ class DecoderSource(Source):
         smallest = max(1, smallest_size(array.element, self.version, self.flexible))
         count = self.length("i", target, nullable, "[]")
         with self.block("else:"):
-            with self.block(
-                f"if {count} * {smallest} > end - i:" if smallest > 1 else f"if {count} > end - i:"
-            ):
+            with self.block(f"if {count} * {smallest} > end - i:"):
                 self.fail("has more elements than fit", f"f'{{{count}}} elements, {{end - i}} bytes left'")
             if isinstance(array.element, Fixed) and len(array.element.code) == 1:
                 self.line(f"{target} = list(unpack_from('>%d{array.element.code}' % {count}, b, i))")

@@ -60,21 +60,21 @@ class EncoderSource(Source):
             self.collect("x", "")
             return
         self.flush()
-        tagged, outer = self.fresh("tagged"), self.fresh("outer")
+        tagged, outer, piece = self.fresh("tagged"), self.fresh("outer"), self.fresh("piece")
         self.line(f"{tagged} = []")
         self.line(f"{outer} = w")
         for each in ordered:
             self.path = f"{path}{each.name}"
             with self.block(f"if {source}.{each.name} != {self.default(each)}:"):
-                self.line("w = (piece := []).append")
+                self.line(f"w = ({piece} := []).append")
                 self.value(each.type, f"{source}.{each.name}", self.version in each.nullable)
                 self.flush()
-                self.line(f"{tagged}.append((varint({each.tag}), b''.join(piece)))")
+                self.line(f"{tagged}.append((varint({each.tag}), b''.join({piece})))")
         self.path = path.rstrip(".")
         self.line(f"w = {outer}")
         self.line(f"w(varint(len({tagged})))")
-        with self.block(f"for tag, piece in {tagged}:"):
-            self.line("w(tag + varint(len(piece)) + piece)")
+        with self.block(f"for tag, {piece} in {tagged}:"):
+            self.line(f"w(tag + varint(len({piece})) + {piece})")
 
     def value(self, wire_type: WireType, source: str, nullable: bool) -> None:
         """Write the value of the expression *source*."""

@@ -139,6 +139,10 @@ class Pipeline:
             return self._failure
         try:
             return self._node.append(batch.topic, batch.partition, batch.data)
+        except LogFailed as error:
+            # A segment could not be sealed, or an append not undone: a failed sync like any other.
+            self._fail(error)
+            return error
         except CordwoodError as error:
             return error
         except Exception as error:
@@ -221,22 +225,33 @@ class Pipeline:
         ]
         self._post(partial(self._deliver, jobs, advances))
 
-    def _sync(self, logs: Sequence[PartitionLog]) -> dict[PartitionLog, CordwoodError]:
+    def _sync(self, logs: Sequence[PartitionLog]) -> dict[PartitionLog, Exception]:
         """Make everything appended to *logs* durable; return those where that failed, with the reason."""
         run = map if len(logs) < 2 else self._syncers.map
         results = zip(logs, run(_commit_one, logs), strict=True)
         failures = {log: error for log, error in results if error is not None}
         for error in failures.values():
-            if isinstance(error, LogFailed) and self._failure is None:
-                # What the device holds is not known any more: nothing further is taken by any partition.
+            if isinstance(error, LogFailed):
+                self._fail(error)
+        return failures
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _fail(self, error: LogFailed) -> None:
+        """Take nothing further for any partition: what the device holds is not known any more."""
+        with self._due:
+            if self._failure is None:
                 self._failure = error
                 self._post(partial(self._on_failure, error))
-        return failures
 
     def _deliver(self, jobs: Sequence[Job], advances: Sequence[Advance]) -> None:
         """Answer *jobs* and tell who waits for records, on the loop."""
         for job in jobs:
-            job.done(job.outcomes)
+            try:
+                job.done(job.outcomes)
+            except Exception:
+                # Ours, and this request's alone: the others are still owed their answers.
+                _LOGGER.exception("a produce request could not be answered")
         for advance in advances:
             self._on_advance(advance)
 
@@ -251,9 +266,13 @@ class _Dirty:
         self.due_ns = due_ns
 
 
-def _commit_one(log: PartitionLog) -> CordwoodError | None:
+def _commit_one(log: PartitionLog) -> Exception | None:
     try:
         log.commit()
     except CordwoodError as error:
+        return error
+    except Exception as error:
+        # Ours. It must not end the thread, or nobody would be answered any more.
+        _LOGGER.exception("syncing %s failed", log.directory)
         return error
     return None

@@ -174,7 +174,7 @@ def _limits(config: BrokerConfig) -> Limits:
         config.group_max_session_timeout_ms,
         config.group_max_size,
         config.group_initial_rebalance_delay_ms,
-        config.offsets_retention_ms,
+        config.offsets_retention_minutes * 60_000,
     )
 
 

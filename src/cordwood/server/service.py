@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping
 from cordwood.protocol.apis import ApiKey
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
+from cordwood.server.handlers.cluster import (
+    describe_cluster,
+    describe_log_dirs,
+    describe_topic_partitions,
+)
+from cordwood.server.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
 from cordwood.server.handlers.fetch import fetch
 from cordwood.server.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
 from cordwood.server.handlers.groups import (
@@ -20,10 +26,15 @@ from cordwood.server.handlers.groups import (
     sync_group,
 )
 from cordwood.server.handlers.metadata import api_versions, metadata
-from cordwood.server.handlers.offsets import list_offsets
+from cordwood.server.handlers.offsets import list_offsets, offset_for_leader_epoch
 from cordwood.server.handlers.produce import produce
 from cordwood.server.handlers.producers import init_producer_id
-from cordwood.server.handlers.topics import create_topics, delete_topics
+from cordwood.server.handlers.topics import (
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+)
 
 Handler = Callable[[Context, Exchange], None]
 
@@ -47,6 +58,15 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
 }
 
 

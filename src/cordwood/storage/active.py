@@ -83,7 +83,7 @@ def reopen_active(
         index_interval_bytes=state.index_interval_bytes,
     )
     segment = Segment(around.open_files, directory, info, format_)
-    bounds = bounds_of(state, info, config.max_message_bytes)
+    bounds = bounds_of(state, info, config.stored_bytes_max)
     index, times = SparseIndex(state.index_interval_bytes), TimeIndex()
     index_frames(segment, bounds, index, times, (end.base, 0))
     around.open_files.forget(segment.number)

@@ -12,9 +12,17 @@ from typing import Any
 import msgspec
 
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig, TopicConfig, topic_config
+from cordwood.config import (
+    FIXED_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    TopicConfig,
+    text_of,
+    topic_config,
+)
 from cordwood.errors import (
     DirectoryRefused,
+    InvalidSetting,
     LogClosed,
     MetadataDamaged,
     RecordRefused,
@@ -61,6 +69,23 @@ def check_topic_name(name: str) -> None:
 def partition_directory(data: str, topic: str, partition: int) -> str:
     """Return where a partition lives."""
     return join(data, "topics", topic, str(partition))
+
+
+def check_change(before: TopicConfig, after: TopicConfig) -> None:
+    """Refuse a change of settings that the files of a topic cannot follow.
+
+    Raises:
+        InvalidSetting: If there is one.
+    """
+    for name in FIXED_SETTINGS:
+        attribute = TOPIC_SETTINGS[name].attribute
+        if getattr(before, attribute) != getattr(after, attribute):
+            kept = text_of(getattr(before, attribute))
+            raise InvalidSetting(name, text_of(getattr(after, attribute)), f"{kept}: it cannot be changed")
+    if after.stored_bytes_max < before.stored_bytes_max:
+        # Batches of that size may be stored, and would be refused on reading.
+        expected = f"no less than {before.max_message_bytes}, what it was"
+        raise InvalidSetting("max.message.bytes", after.max_message_bytes, expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +268,37 @@ class DataDirectory:
             except OSError:
                 self._left_over = True
 
+    def alter_topic(
+        self, name: str, *, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> TopicEntry:
+        """Give a topic more partitions, or other settings of its own in place of all it has. Durable.
+
+        Raises:
+            UnknownTopic: If there is none of that name.
+            ConfigError: If a setting is unknown, does not fit, or cannot be changed any more.
+            DiskFull: Nothing was changed.
+        """
+        with self._guard:
+            entry = self._entry(name, 0)
+            if partitions is not None and partitions < entry.partitions:
+                raise InvalidSetting("partitions", partitions, f"no fewer than {entry.partitions}")
+            settings = self.config_of(entry.config if config is None else config)
+            check_change(self.config_of(entry.config), settings)
+            changed = msgspec.structs.replace(
+                entry, partitions=partitions or entry.partitions, config=settings.overrides()
+            )
+            if changed == entry:
+                return entry
+            self._before_change()
+            try:
+                self._catalogue.add([changed])
+            except OSError as error:
+                raise as_storage_error(error, f"changing topic {name}") from error
+            for (topic, _), log in self._partitions.items():
+                if topic == name:
+                    log.reconfigure(settings)
+        return changed
+
     def reserve_producer_ids(self, count: int) -> int:
         """Return the first of *count* ids that no idempotent producer was or will be given. Durable.
 
@@ -285,6 +341,10 @@ class DataDirectory:
                 self._partitions[topic, partition] = log
                 self._used.notify_all()
             return log
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can still be written."""
+        return self._files.free_bytes(self.path)
 
     def opened(self, topic: str, partition: int) -> PartitionLog | None:
         """Return the log of a partition if it is open already. Never blocks."""

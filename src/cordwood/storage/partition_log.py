@@ -125,7 +125,7 @@ class PartitionLog:
         self._grown = Condition(self._view_lock)
         self._followers = 0
         self._view = View(
-            state, (*sealed, active), active.store.end, active.next_offset, config.max_message_bytes
+            state, (*sealed, active), active.store.end, active.next_offset, config.stored_bytes_max
         )
         self._commit = GroupCommit(active.next_offset)
         self._failure: LogFailed | None = None
@@ -620,6 +620,21 @@ class PartitionLog:
             with contextlib.suppress(OSError):
                 bases = [segment.base for segment in gone]
                 truncation.remove_segments(self._around.files, self.directory, bases)
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Live by *config* from now on. What was appended under a weaker sync policy is synced first.
+
+        Raises:
+            LogFailed: If that failed.
+        """
+        with self._lock, self._commit.exclusively():
+            self._check()
+            self._sync_now()
+            self.config = config
+            self._durable = config.sync.durable
+            self._log_append_time = config.message_timestamp_type == "LogAppendTime"
+            with self._view_lock:
+                self._view = self._view._replace(frame_size_max=config.stored_bytes_max)
 
     # --- hashing sealed segments ------------------------------------------------------------------
 

@@ -264,7 +264,7 @@ class ReadOnlyDirectory:
             if entry is None or not 0 <= partition < entry.partitions:
                 raise UnknownTopic(f"there is no partition {partition} of a topic {topic}")
             directory = partition_directory(self.path, topic, partition)
-            size_max = topic_config(entry.config, self._config).max_message_bytes
+            size_max = topic_config(entry.config, self._config).stored_bytes_max
             found = ReadOnlyPartition(self._open_files, directory, entry, partition, size_max, self._closed)
             self._partitions[topic, partition] = found
         return found

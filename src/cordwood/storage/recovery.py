@@ -332,7 +332,7 @@ class _Recovery:
             bound.base, bound.position, bound.next_offset, index_interval_bytes=index.interval_bytes
         )
         segment = Segment(self.around.open_files, self.directory, info, self.format)
-        bounds = bounds_of(self.state, info, self.config.max_message_bytes)
+        bounds = bounds_of(self.state, info, self.config.stored_bytes_max)
         damage = index_frames(segment, bounds, index, times, index.last() or (bound.base, 0))
         if damage is not None:
             self.report = replace(self.report, damage=str(damage))
@@ -367,7 +367,7 @@ class _Recovery:
             next_offset=next_offset,
             dense=True,
             epochs=((0, epoch),),
-            size_max=self.config.max_message_bytes,
+            size_max=self.config.stored_bytes_max,
         )
 
     def _cut(self, file: File, position: int, size: int) -> None:
@@ -400,7 +400,7 @@ class _Recovery:
                     next_offset=0,
                     dense=False,
                     epochs=None,
-                    size_max=self.config.max_message_bytes,
+                    size_max=self.config.stored_bytes_max,
                 )
             )
             for start in self.format.candidates(tail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from cordwood.broker.topics import INTERNAL
 from cordwood.errors import CordwoodError, RecordRefused, UnsupportedVersion
 from cordwood.protocol.apis import ApiKey, api_versions_response
 from cordwood.protocol.error_codes import ErrorCode
@@ -108,6 +109,7 @@ def _topic(
     return MetadataResponseTopic(
         name=entry.name,
         topic_id=topics.id_of(entry),
+        is_internal=entry.name in INTERNAL,
         partitions=_partitions(context, entry),
         topic_authorized_operations=operations,
     )

@@ -1,15 +1,20 @@
-"""ListOffsets: the ends of partitions, and the records at a time."""
+"""ListOffsets: the ends of partitions, and the records at a time. OffsetForLeaderEpoch: where epochs end."""
 
 from __future__ import annotations
 
 from cordwood.errors import CordwoodError
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.offsets import (
+    EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
 )
 from cordwood.server.answers import code_of
 from cordwood.server.connection import Exchange
@@ -42,3 +47,29 @@ def _find(context: Context, topic: str, asked: ListOffsetsPartition) -> ListOffs
     except CordwoodError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
     return ListOffsetsPartitionResponse(partition_index=index, offset=found.offset, timestamp=found.timestamp)
+
+
+def offset_for_leader_epoch(context: Context, exchange: Exchange) -> None:
+    """Say where the records of leader epochs end."""
+    request: OffsetForLeaderEpochRequest = exchange.request.body
+
+    def find() -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[_epoch_end(context, topic.topic, p) for p in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    context.readers.run(exchange, find, exchange.answer)
+
+
+def _epoch_end(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        epoch, end = context.node.epoch_end(topic, asked.partition, asked.leader_epoch)
+    except CordwoodError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
+    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cordwood.broker.node import Placed
+from cordwood.broker.topics import INTERNAL
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.produce import (
     ProducePartitionResponse,
@@ -39,6 +40,9 @@ def produce(context: Context, exchange: Exchange) -> None:
             elif entry is None:
                 code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 places.append(_refused(partition.index, code))
+            elif entry.name in INTERNAL:
+                message = f"{entry.name} is internal"
+                places.append(_refused(partition.index, ErrorCode.INVALID_TOPIC_EXCEPTION, message))
             elif partition.records is None:
                 places.append(_refused(partition.index, ErrorCode.INVALID_RECORD, "there are no records"))
             else:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cordwood.config import TOPIC_SETTINGS, TopicConfig, text_of
+from cordwood.broker.topics import INTERNAL
+from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -21,9 +31,7 @@ from cordwood.protocol.messages.topics import (
 from cordwood.server.answers import code_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
-
-#: Where a setting comes from, as Kafka numbers it.
-SOURCE_TOPIC, SOURCE_DEFAULT = 1, 5
+from cordwood.server.handlers.configs import topic_settings
 
 
 def create_topics(context: Context, exchange: Exchange) -> None:
@@ -53,7 +61,7 @@ def _create(context: Context, asked: CreatableTopic, validate_only: bool) -> Cre
             name=asked.name,
             num_partitions=partitions or context.config.num_partitions,
             replication_factor=1,
-            configs=_configs(config),
+            configs=_configs(context, config),
         )
         if not validate_only:
             entry = context.node.topics.create(asked.name, partitions, settings)
@@ -94,14 +102,12 @@ def _partitions(context: Context, asked: CreatableTopic) -> int | None:
     return None if asked.num_partitions == -1 else asked.num_partitions
 
 
-def _configs(config: TopicConfig) -> list[CreatableTopicConfigs]:
+def _configs(context: Context, config: TopicConfig) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
-            name=setting.name,
-            value=text_of(getattr(config, setting.attribute)),
-            config_source=SOURCE_TOPIC if setting.name in config.explicit else SOURCE_DEFAULT,
+            name=one.name, value=one.value, read_only=one.read_only, config_source=one.config_source
         )
-        for setting in TOPIC_SETTINGS.values()
+        for one in topic_settings(config, context.config)
     ]
 
 
@@ -113,10 +119,17 @@ def delete_topics(context: Context, exchange: Exchange) -> None:
     """Delete topics, by name or by id."""
     request: DeleteTopicsRequest = exchange.request.body
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+
+    def deleted(response: DeleteTopicsResponse) -> None:
+        for result in response.responses:
+            if not result.error_code and result.name is not None:
+                context.groups.forget_topic(result.name)
+        exchange.answer(response)
+
     context.changes.run(
         exchange,
         lambda: DeleteTopicsResponse(responses=[_delete(context, topic) for topic in asked]),
-        exchange.answer,
+        deleted,
     )
 
 
@@ -135,8 +148,76 @@ def _delete(context: Context, asked: DeleteTopicState) -> DeletableTopicResult:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code)
     result = DeletableTopicResult(name=entry.name, topic_id=topics.id_of(entry))
+    if entry.name in INTERNAL:
+        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        result.error_message = f"{entry.name} is internal"
+        return result
     try:
         topics.delete(entry.name)
     except CordwoodError as error:
         result.error_code, result.error_message = code_of(error), str(error)
+    return result
+
+
+def create_partitions(context: Context, exchange: Exchange) -> None:
+    """Give topics more partitions."""
+    request: CreatePartitionsRequest = exchange.request.body
+    context.changes.run(
+        exchange,
+        lambda: CreatePartitionsResponse(
+            results=[_add_partitions(context, topic, request.validate_only) for topic in request.topics]
+        ),
+        exchange.answer,
+    )
+
+
+def _add_partitions(
+    context: Context, asked: CreatePartitionsTopic, validate_only: bool
+) -> CreatePartitionsTopicResult:
+    result = CreatePartitionsTopicResult(name=asked.name)
+    here = [context.config.node_id]
+    try:
+        if asked.name in INTERNAL:
+            raise InvalidSetting("partitions", asked.count, f"none: {asked.name} is internal")
+        if asked.assignments is not None and any(one.broker_ids != here for one in asked.assignments):
+            given = [one.broker_ids for one in asked.assignments]
+            raise InvalidSetting("assignment", given, f"broker {here[0]} alone")
+        context.node.topics.add_partitions(asked.name, asked.count, validate_only=validate_only)
+    except CordwoodError as error:
+        result.error_code, result.error_message = code_of(error), str(error)
+        if isinstance(error, InvalidSetting):
+            result.error_code = _SETTING_CODES.get(error.name, result.error_code)
+    return result
+
+
+def delete_records(context: Context, exchange: Exchange) -> None:
+    """Delete the oldest records of partitions. Durable when answered."""
+    request: DeleteRecordsRequest = exchange.request.body
+    context.changes.run(
+        exchange,
+        lambda: DeleteRecordsResponse(
+            topics=[
+                DeleteRecordsTopicResult(
+                    name=topic.name,
+                    partitions=[_delete_records(context, topic.name, part) for part in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        ),
+        exchange.answer,
+    )
+
+
+def _delete_records(
+    context: Context, topic: str, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    try:
+        if topic in INTERNAL:
+            raise RecordRefused(f"{topic} is internal")
+        result.low_watermark = context.node.delete_records(topic, asked.partition_index, asked.offset)
+    except RecordRefused:
+        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    except CordwoodError as error:
+        result.error_code = code_of(error)
     return result
