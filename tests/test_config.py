@@ -376,7 +376,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "group.max.session.timeout.ms": ("7", 7),
     "group.max.size": ("7", 7),
     "group.initial.rebalance.delay.ms": ("7", 7),
-    "offsets.retention.minutes": ("7", 7 * 60_000),
+    "offsets.retention.minutes": ("7", 7),
     "offset.metadata.max.bytes": ("7", 7),
     "log.cleanup.policy": ("compact", "compact"),
     "log.segment.bytes": ("77", 77),
