@@ -4,8 +4,8 @@ Decoding trusts nothing. Before anything is allocated for a count or a length, i
 bytes that are left: an array of n elements needs at least n times the smallest element there can be.
 Whatever the bytes are, the only thing that comes out besides a message is :class:`MalformedMessage`.
 
-A frame that goes on after the end of its message is refused. Kafka's own broker ignores such bytes;
-no client is known to send them, and they mean that the peers disagree about what was said.
+A frame may go on after the end of its message: such bytes are ignored, as Kafka's own broker does.
+librdkafka sends three of them after a Metadata request for all topics.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ from cordwood.protocol.wire import Decode
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
     """Return the function that reads *version* of *cls*: ``decode(frame, position)``.
 
-    The message is to end where the frame does.
+    What follows the message in the frame is ignored.
     """
     source = DecoderSource(cls, version, flexible)
     source.struct(cls, "message", "")
-    source.line("if i != end:")
-    source.line("    raise malformed(i, 'bytes after the end of the message', end - i)")
     source.line("return message")
     decode: Decode = source.compile(
         "b, i", ["end = len(b)"], "READ_ERRORS", "unreadable(e, i, where(e), end)"

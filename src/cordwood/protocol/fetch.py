@@ -190,8 +190,6 @@ def _decode_legacy(frame: Buffer, i: int, version: int) -> FetchRequest:
             rack_id, i = _legacy_string(frame, i, end)
     except READ_ERRORS as error:
         raise unreadable(error, i, "Fetch", end) from None
-    if i != end:
-        raise malformed(i, "bytes after the end of the message", end - i)
     return FetchRequest(
         max_wait_ms,
         min_bytes,
@@ -280,8 +278,6 @@ def _decode_flexible(frame: Buffer, i: int, version: int) -> FetchRequest:
         i = _read_tags(frame, i, version, request) if frame[i] else i + 1
     except READ_ERRORS as error:
         raise unreadable(error, i, "Fetch", end) from None
-    if i != end:
-        raise malformed(i, "bytes after the end of the message", end - i)
     return request
 
 

@@ -140,19 +140,14 @@ class Writer:
 
 
 def _reading(flexible: bool, body: Callable[[Reader], T]) -> Decode:
-    """Return a decoder that reads a *body* up to the end of its frame."""
+    """Return a decoder that reads a *body*."""
 
     def decode(frame: Buffer, position: int) -> T:
         reader = Reader(frame, position, flexible)
         try:
-            value = body(reader)
+            return body(reader)
         except READ_ERRORS as error:
             raise unreadable(error, reader.position, "the response", len(frame)) from None
-        if reader.position != len(frame):
-            raise malformed(
-                reader.position, "bytes after the end of the message", len(frame) - reader.position
-            )
-        return value
 
     return decode
 

@@ -157,8 +157,6 @@ def _decode_legacy(frame: Buffer, i: int) -> ProduceRequest:
             topics.append(ProduceTopic(name, NULL_ID, partitions))
     except READ_ERRORS as error:
         raise unreadable(error, i, "Produce", end) from None
-    if i != end:
-        raise malformed(i, "bytes after the end of the message", end - i)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -215,8 +213,6 @@ def _decode_flexible(frame: Buffer, i: int, by_id: bool) -> ProduceRequest:
         i = skip_tags(frame, i) if frame[i] else i + 1
     except READ_ERRORS as error:
         raise unreadable(error, i, "Produce", end) from None
-    if i != end:
-        raise malformed(i, "bytes after the end of the message", end - i)
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

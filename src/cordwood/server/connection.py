@@ -24,6 +24,9 @@ from cordwood.server.budget import Budget
 #: A client may have this many requests, and this many bytes of them, unanswered before reading pauses.
 REQUESTS_MAX = 256
 BYTES_MAX = 64 << 20
+#: A request other than Produce may be this large: once decoded it takes up to 64 times as much memory.
+OTHER_BYTES_MAX = 4 << 20
+_PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 #: More than this not taken by the socket, and nothing further is made for it.
 UNSENT_MAX = 64 << 10
 #: A client that sends or takes fewer bytes a second than this is slow enough to be cut off.
@@ -173,6 +176,9 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, frame: bytearray) -> None:
         """Put the request in *frame* in line."""
         if self._transport is None or self._draining:
+            return
+        if len(frame) > OTHER_BYTES_MAX and frame[:2] != _PRODUCE:
+            self.refuse(f"a request of {len(frame)} bytes that is not Produce")
             return
         try:
             request = decode_request(frame)

@@ -13,12 +13,15 @@ from cordwood.broker.node import Node, Placed
 from cordwood.broker.offsets_topic import Row
 from cordwood.broker.topics import OFFSETS_PARTITIONS
 from cordwood.clock import Clock
+from cordwood.errors import CordwoodError
 from cordwood.formats.batch import encode_records
 from cordwood.server.pipeline import Batch, Outcome, Pipeline
 
 #: Expired offsets are looked for this often.
 EXPIRY_SECONDS = 600.0
 _LOGGER = logging.getLogger("cordwood.server")
+Then = Callable[[Exception | None], None]
+"""Called once something is stored, with what went wrong if anything did."""
 RunInThread = Callable[[Callable[[], object], Callable[[object], None]], None]
 
 
@@ -46,6 +49,8 @@ class Groups:
         self._alarm_ms = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
+        # What is to be stored once the topic is made, in order; None while it need not be.
+        self._held: list[tuple[Sequence[Row], Then]] | None = None
 
     def now_ms(self) -> int:
         """Return the time that groups live by: the wall clock's when we started, and steady since."""
@@ -77,6 +82,9 @@ class Groups:
                 _LOGGER.error("%d records of %s could not be read", unread, offsets_topic.NAME)
             self.coordinator.loaded = True
             self._set_alarm()
+            # A crash may have come between the end of a topic and that of its offsets.
+            topics = self._node.topics
+            self.forget_topics(topic for topic in self.coordinator.topics() if topics.find(topic) is None)
         else:
             # Without them groups would begin where they should not: better none is served.
             _LOGGER.error("consumer groups cannot be served: %s", rows)
@@ -105,30 +113,46 @@ class Groups:
         def stored(error: Exception | None) -> None:
             self.perform(
                 self.coordinator.stored(
-                    effect.group, effect.generation, failed=error is not None, now_ms=self.now_ms()
+                    effect.group,
+                    effect.generation,
+                    failed=error is not None,
+                    now_ms=self.now_ms(),
+                    token=effect.token,
                 )
             )
 
         self.store(effect.rows, stored)
 
-    def store(self, rows: Sequence[Row], then: Callable[[Exception | None], None]) -> None:
-        """Store records of the internal topic, then call *then*, with what went wrong if anything did."""
+    def store(self, rows: Sequence[Row], then: Then) -> None:
+        """Store records of the internal topic after all before them, then call *then*."""
         if not rows:
             then(None)
+        elif self._held is not None:
+            self._held.append((rows, then))
         elif self._node.topics.find(offsets_topic.NAME) is None:
-            self._run_in_thread(
-                self._node.topics.ensure_internal,
-                lambda made: then(made) if isinstance(made, Exception) else self._append(rows, then),
-            )
+            self._held = [(rows, then)]
+            self._run_in_thread(self._node.topics.ensure_internal, self._made)
         else:
             self._append(rows, then)
 
-    def _append(self, rows: Sequence[Row], then: Callable[[Exception | None], None]) -> None:
+    def _made(self, made: object) -> None:
+        held, self._held = self._held or [], None
+        for rows, then in held:
+            if isinstance(made, Exception):
+                then(made)
+            else:
+                self._append(rows, then)
+
+    def _append(self, rows: Sequence[Row], then: Then) -> None:
         def done(outcomes: Sequence[Outcome]) -> None:
             (outcome,) = outcomes
             then(None if isinstance(outcome, Placed) else outcome)
 
-        data = memoryview(encode_records(rows, self.now_ms()))
+        try:
+            data = memoryview(encode_records(rows, self.now_ms()))
+        except CordwoodError as error:
+            then(error)
+            return
         self._pipeline.submit([Batch(offsets_topic.NAME, OFFSETS_PARTITIONS - 1, data)], -1, done)
 
     # --- time -------------------------------------------------------------------------------------
@@ -159,9 +183,7 @@ class Groups:
 
     # --- forgetting -------------------------------------------------------------------------------
 
-    def drop(
-        self, name: str, places: Iterable[Place], then: Callable[[Exception | None], None] | None = None
-    ) -> None:
+    def drop(self, name: str, places: Iterable[Place], then: Then | None = None) -> None:
         """Take back offsets of a group."""
         places = list(places)
 
@@ -173,18 +195,29 @@ class Groups:
 
         self.store(self.coordinator.rows_to_drop(name, places), dropped)
 
-    def delete(self, name: str, then: Callable[[Exception | None], None] | None = None) -> None:
+    def delete(self, name: str, then: Then | None = None) -> None:
         """Take back everything of a group without members."""
+        # Offsets that are under way now are no part of it: their records come before, and stay.
+        places = list(self.coordinator.offsets(name))
 
         def deleted(error: Exception | None) -> None:
             if error is None:
-                self.coordinator.deleted(name)
+                self.coordinator.deleted(name, places)
             if then is not None:
                 then(error)
 
         self.store(self.coordinator.rows_to_delete(name), deleted)
 
-    def forget_topic(self, topic: str) -> None:
-        """Take back all offsets of a topic that was deleted: another of its name has other records."""
-        for name, places in self.coordinator.offsets_of_topic(topic).items():
-            self.drop(name, places)
+    def forget_topics(self, topics: Iterable[str], then: Callable[[], None] | None = None) -> None:
+        """Take back all offsets of topics that were deleted: others of their names have other records."""
+        gone = [item for topic in topics for item in self.coordinator.offsets_of_topic(topic).items()]
+
+        def dropped(error: Exception | None) -> None:
+            if error is not None:
+                _LOGGER.error("offsets of topics that were deleted are still stored: %s", error)
+            for name, places in gone:
+                self.coordinator.dropped(name, places)
+            if then is not None:
+                then()
+
+        self.store([row for item in gone for row in self.coordinator.rows_to_drop(*item)], dropped)

@@ -9,6 +9,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from cordwood.config import Endpoint
 from cordwood.errors import ListenFailed
@@ -17,6 +19,7 @@ BACKLOG = 1024
 #: With port 0 the one the system picks for the first address must be free at the others too.
 _PORT_TRIES = 20
 _ACCEPTS_AT_ONCE = 64
+_NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _NO_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _LOGGER = logging.getLogger("cordwood.server")
 
@@ -37,27 +40,14 @@ def listen(endpoint: Endpoint) -> list[socket.socket]:
 
 
 def _listen_once(endpoint: Endpoint) -> list[socket.socket]:
-    found = socket.getaddrinfo(
-        endpoint.host or None, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    # IPv4 first: its port is the one that is shown, and it is there on every machine.
-    addresses = sorted({(family, address) for family, _, _, _, address in found}, key=lambda one: one[0])
     sockets: list[socket.socket] = []
     port = endpoint.port
     try:
-        for family, address in addresses:
+        for family, address in _addresses(endpoint.host):
             try:
                 sockets.append(_bound(family, (address[0], port, *address[2:])))
             except OSError as error:
-                if (
-                    family == socket.AF_INET6
-                    and sockets
-                    and error.errno
-                    in (
-                        errno.EADDRNOTAVAIL,
-                        errno.EAFNOSUPPORT,
-                    )
-                ):
+                if family == socket.AF_INET6 and sockets and error.errno in _NO_SUCH_ADDRESS:
                     # A machine may know the name by an IPv6 address that it does not have.
                     continue
                 raise
@@ -67,6 +57,15 @@ def _listen_once(endpoint: Endpoint) -> list[socket.socket]:
             made.close()
         raise
     return sockets
+
+
+def _addresses(host: str) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return what *host* stands for, IPv4 first: its port is the one that is shown."""
+    if host == "localhost":
+        # Many a hosts file has one of them only, and clients may still use the other.
+        return [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0, 0, 0))]
+    found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return sorted({(family, address) for family, _, _, _, address in found}, key=lambda one: one[0])
 
 
 def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
@@ -136,12 +135,13 @@ class Acceptor:
         connecting = self._loop.connect_accepted_socket(lambda: protocol, accepted)
         task: asyncio.Task[object] = self._loop.create_task(connecting)
         self._tasks.add(task)
-        task.add_done_callback(self._begun)
+        task.add_done_callback(partial(self._begun, protocol))
 
-    def _begun(self, task: asyncio.Task[object]) -> None:
+    def _begun(self, protocol: asyncio.BaseProtocol, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _LOGGER.warning("a connection could not be begun: %s", task.exception())
+            protocol.connection_lost(None)
 
     def _turn_away(self, listening: socket.socket) -> None:
         """Take one connection with the handle in reserve, and close it."""

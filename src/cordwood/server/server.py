@@ -12,7 +12,7 @@ from cordwood.broker.coordinator import Coordinator, Limits
 from cordwood.broker.node import Node
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, Endpoint
-from cordwood.errors import LogFailed
+from cordwood.errors import InvalidSetting, LogFailed
 from cordwood.protocol.frames import SMALL
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Connection
@@ -66,7 +66,10 @@ class Server:
 
         Raises:
             ListenFailed: If an address is taken or not ours. Nothing was started.
+            InvalidSetting: If there is no address at all.
         """
+        if not self._config.listeners.each:
+            raise InvalidSetting("listeners", "", "at least one HOST:PORT for clients")
         sockets = []
         try:
             for endpoint in self._config.listeners.each:
@@ -107,7 +110,7 @@ class Server:
             _LOGGER.warning("max.connections is reached; a client is turned away")
             return None
         assert self._context is not None
-        return Connection(
+        connection = Connection(
             Service(self._context),
             self._budget,
             self._clock,
@@ -116,6 +119,9 @@ class Server:
             listener,
             self._connections,
         )
+        # From now on, not from when its transport is made: many may be accepted in between.
+        self._connections.add(connection)
+        return connection
 
     def _advanced(self, advance: Advance) -> None:
         self._parking.advance((advance.topic, advance.partition), advance.size)

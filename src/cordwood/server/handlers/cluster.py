@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 
 from cordwood.broker.topics import INTERNAL
+from cordwood.errors import LogClosed, UnknownTopic
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.cluster import (
     Cursor,
@@ -73,6 +75,7 @@ def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
         if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
+        first = min(max(first, 0), entry.partitions)
         last = min(first + left, entry.partitions)
         response.topics.append(_topic(context, entry, range(first, last)))
         left -= last - first
@@ -91,7 +94,13 @@ def _topic(context: Context, entry: TopicEntry, partitions: range) -> DescribeTo
         is_internal=entry.name in INTERNAL,
         partitions=[
             DescribeTopicPartitionsResponsePartition(
-                partition_index=index, leader_id=here[0], replica_nodes=here, isr_nodes=here
+                partition_index=index,
+                leader_id=here[0],
+                replica_nodes=here,
+                isr_nodes=here,
+                # They may be null by the protocol, but Java's admin client takes them for lists.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
             )
             for index in partitions
         ],
@@ -107,7 +116,11 @@ def describe_log_dirs(context: Context, exchange: Exchange) -> None:
 
     def measure() -> DescribeLogDirsResponse:
         entries = [topics.find(name) for name in (topics.names() if wanted is None else wanted)]
-        sizes = node.sizes([entry for entry in entries if entry is not None])
+        sizes: dict[tuple[str, int], int] = {}
+        for entry in entries:
+            # A topic that is deleted meanwhile is left out.
+            with contextlib.suppress(UnknownTopic, LogClosed):
+                sizes |= node.sizes([entry] if entry is not None else [])
         found: dict[str, DescribeLogDirsTopic] = {}
         for (name, partition), size in sizes.items():
             if wanted is None or partition in wanted[name]:

@@ -50,6 +50,7 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
         )
         error = None if refusal is None else CODES[refusal]
     offsets: dict[Place, Committed] = {}
+    ids: dict[str, str] = {}
     topics = []
     for topic in request.topics:
         entry = _entry(context, exchange, topic)
@@ -60,6 +61,7 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
                 OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
             )
             if code is ErrorCode.NONE and entry is not None:
+                ids[entry.name] = entry.id
                 offsets[entry.name, part.partition_index] = Committed(
                     part.committed_offset,
                     part.committed_leader_epoch,
@@ -72,12 +74,19 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
     def stored(failure: Exception | None) -> None:
         if failure is None:
             groups.coordinator.committed(request.group_id, offsets)
+            # A topic that was deleted meanwhile takes its offsets with it.
+            groups.drop(request.group_id, [place for place in offsets if _gone(context, place[0], ids)])
         else:
             for partition in (part for topic in topics for part in topic.partitions):
                 partition.error_code = partition.error_code or _commit_code(failure)
         exchange.answer(response)
 
     groups.store(groups.coordinator.rows_to_commit(request.group_id, offsets), stored)
+
+
+def _gone(context: Context, topic: str, ids: Mapping[str, str]) -> bool:
+    entry = context.node.topics.find(topic)
+    return entry is None or entry.id != ids[topic]
 
 
 def _entry(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> TopicEntry | None:
@@ -114,7 +123,7 @@ def offset_fetch(context: Context, exchange: Exchange) -> None:
         return
     error = unavailable(context, request.group_id)
     if error is not None:
-        exchange.answer(OffsetFetchResponse(error_code=error))
+        exchange.answer(_refused(request, error))
         return
     known = context.groups.coordinator.offsets(request.group_id)
     asked: Iterable[tuple[str, list[int]]]
@@ -141,6 +150,23 @@ def offset_fetch(context: Context, exchange: Exchange) -> None:
             ]
         )
     )
+
+
+def _refused(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
+    """Return an answer that says why; to version 1 each partition says so, or it would say nothing."""
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=index, committed_offset=-1, metadata="", error_code=error
+                )
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return OffsetFetchResponse(error_code=error, topics=topics)
 
 
 def _fetch_group(
@@ -203,8 +229,12 @@ def offset_delete(context: Context, exchange: Exchange) -> None:
     request: OffsetDeleteRequest = exchange.request.body
     groups, coordinator = context.groups, context.groups.coordinator
     error = unavailable(context, request.group_id)
-    if error is None and coordinator.find(request.group_id) is None:
+    group = None if error is not None else coordinator.find(request.group_id)
+    if error is None and group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND
+    elif group is not None and group.members and group.protocol_type != "consumer":
+        # What such members read is their own affair, so any topic may be one of theirs.
+        error = ErrorCode.NON_EMPTY_GROUP
     if error is not None:
         exchange.answer(OffsetDeleteResponse(error_code=error))
         return
@@ -212,7 +242,9 @@ def offset_delete(context: Context, exchange: Exchange) -> None:
     topics = []
     for topic in request.topics:
         code = ErrorCode.NONE
-        if coordinator.is_subscribed(request.group_id, topic.name):
+        if context.node.topics.find(topic.name) is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif coordinator.is_subscribed(request.group_id, topic.name):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             places += [(topic.name, part.partition_index) for part in topic.partitions]

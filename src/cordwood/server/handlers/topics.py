@@ -121,10 +121,9 @@ def delete_topics(context: Context, exchange: Exchange) -> None:
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
     def deleted(response: DeleteTopicsResponse) -> None:
-        for result in response.responses:
-            if not result.error_code and result.name is not None:
-                context.groups.forget_topic(result.name)
-        exchange.answer(response)
+        # Answered after that: who creates the topic anew must not meet offsets of the old one.
+        gone = [one.name for one in response.responses if not one.error_code and one.name is not None]
+        context.groups.forget_topics(gone, lambda: exchange.answer(response))
 
     context.changes.run(
         exchange,
