@@ -42,11 +42,12 @@ class Limits(NamedTuple):
 
 
 class StoreGroup(NamedTuple):
-    """Store *rows*, then call `Coordinator.stored` with the group and the generation."""
+    """Store *rows*, then call `Coordinator.stored` with the group, the generation and the token."""
 
     group: str
     generation: int
     rows: list[Row]
+    token: Token | None = None
 
 
 Effect = Reply | StoreGroup
@@ -88,12 +89,14 @@ class Coordinator:
             else:
                 self._drop_offset(whose.group, place)
         elif isinstance(whose, str):
+            # Decoded first: what cannot be read does not take back what was.
+            stored = None if value is None else offsets_topic.decode_group(value)
             self._groups.pop(whose, None)
-            if value is not None:
-                self._restore(whose, offsets_topic.decode_group(value), now_ms)
+            if stored is not None:
+                self._restore(whose, stored, now_ms)
 
     def _restore(self, name: str, stored: StoredGroup, now_ms: int) -> None:
-        group = self._new_group(name)
+        group = self._new_group(name, now_ms)
         since_ms = stored.since_ms if stored.since_ms >= 0 else now_ms
         group.restore(stored.generation, stored.protocol_type or None, since_ms)
         if stored.members:
@@ -101,12 +104,13 @@ class Coordinator:
             group.restore_members(members, stored.protocol, stored.leader, now_ms)
         self._set_alarm(group)
 
-    def _new_group(self, name: str) -> Group:
+    def _new_group(self, name: str, now_ms: int) -> Group:
         group = Group(
             name,
             self._new_member_id,
             size_max=self.limits.size_max,
             initial_delay_ms=self.limits.initial_delay_ms,
+            state_since_ms=now_ms,
         )
         self._groups[name] = group
         return group
@@ -119,8 +123,10 @@ class Coordinator:
         if group is None:
             if request.member_id:
                 return [Reply(token, Joined(Refusal.UNKNOWN_MEMBER, request.member_id))]
-            group = self._new_group(name)
-        return self._effects(group, group.join(request, token, now_ms))
+            group = self._new_group(name, now_ms)
+        effects = self._effects(group, group.join(request, token, now_ms))
+        self._drop_if_unused(group)
+        return effects
 
     def sync(
         self,
@@ -162,12 +168,14 @@ class Coordinator:
         refusal, actions = group.leave(member_id, instance_id, now_ms)
         return refusal, self._effects(group, actions)
 
-    def stored(self, name: str, generation: int, *, failed: bool, now_ms: int) -> list[Effect]:
-        """Go on now that a generation is stored, or could not be."""
+    def stored(
+        self, name: str, generation: int, *, failed: bool, now_ms: int, token: Token | None = None
+    ) -> list[Effect]:
+        """Go on now that what `StoreGroup` asked for is stored, or could not be."""
         group = self._groups.get(name)
         if group is None:
             return []
-        return self._effects(group, group.stored(generation, failed=failed, now_ms=now_ms))
+        return self._effects(group, group.stored(generation, failed=failed, now_ms=now_ms, token=token))
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -187,10 +195,13 @@ class Coordinator:
             if group is None:
                 continue
             effects += self._effects(group, group.tick(now_ms))
-            if not group.generation and not group.members and group.deadline() is None:
-                # Asked for by members that never came back; nothing of it was ever stored.
-                del self._groups[name]
+            self._drop_if_unused(group)
         return effects
+
+    def _drop_if_unused(self, group: Group) -> None:
+        """Forget a group that nobody got into: members never came back, or none could be let in."""
+        if not group.generation and not group.members and group.deadline() is None:
+            del self._groups[group.id]
 
     def _set_alarm(self, group: Group) -> None:
         """Have the group looked at when something is due; an alarm that comes early does no harm."""
@@ -203,7 +214,9 @@ class Coordinator:
     def _effects(self, group: Group, actions: Sequence[Action]) -> list[Effect]:
         self._set_alarm(group)
         return [
-            StoreGroup(group.id, action.generation, [_row_of(group)]) if isinstance(action, Store) else action
+            StoreGroup(group.id, action.generation, [_row_of(group)], action.token)
+            if isinstance(action, Store)
+            else action
             for action in actions
         ]
 
@@ -275,10 +288,10 @@ class Coordinator:
             keys.append(offsets_topic.group_key(name))
         return offsets_topic.tombstones(keys)
 
-    def deleted(self, name: str) -> None:
-        """Forget a group whose records were taken back."""
+    def deleted(self, name: str, places: Iterable[Place]) -> None:
+        """Forget a group, and those of its offsets, whose records were taken back."""
         group = self._groups.get(name)
-        self._offsets.pop(name, None)
+        self.dropped(name, places)
         if group is not None and not group.members:
             group.state = State.DEAD
             del self._groups[name]
@@ -312,6 +325,10 @@ class Coordinator:
             known.pop(place, None)
             if not known:
                 del self._offsets[name]
+
+    def topics(self) -> set[str]:
+        """Return the topics that offsets are committed of."""
+        return {topic for offsets in self._offsets.values() for topic, _ in offsets}
 
     def offsets_of_topic(self, topic: str) -> dict[str, list[Place]]:
         """Return the groups that committed offsets of *topic*, and which."""

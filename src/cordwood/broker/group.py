@@ -73,9 +73,13 @@ class Reply(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Store the group as it is now, then tell it with `stored`."""
+    """Store the group as it is now, then tell it with `stored`.
+
+    *token* is the join of a member that was started anew, answered once its new id is stored.
+    """
 
     generation: int
+    token: Token | None = None
 
 
 Action = Reply | Store
@@ -119,7 +123,14 @@ class Member:
     assignment: bytes = b""
     join: Token | None = None
     sync: Token | None = None
+    #: What a member that was started anew is told once its new id is stored.
+    replacing: Reply | None = None
     expires_ms: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for us: it cannot send heartbeats behind a request that is not answered."""
+        return self.join is not None or self.sync is not None
 
     def metadata_for(self, protocol: str | None) -> bytes:
         """Return what the member has to say to *protocol*."""
@@ -168,7 +179,7 @@ class Group:
 
     def deadline(self) -> int | None:
         """Return when `tick` is due, None if nothing is."""
-        times = [member.expires_ms for member in self.members.values() if member.join is None]
+        times = [member.expires_ms for member in self.members.values() if not member.waits]
         times += self._pending.values()
         times += [at for at in (self._join_deadline_ms, self._sync_deadline_ms) if at is not None]
         return min(times, default=None)
@@ -219,7 +230,8 @@ class Group:
 
     @staticmethod
     def _common(members: Sequence[Member]) -> set[str]:
-        known = Counter(each.name for member in members for each in set(member.protocols))
+        # A name counts once a member, however often it is listed.
+        known = Counter(name for member in members for name in {each.name for each in member.protocols})
         return {name for name, count in known.items() if count >= len(members)}
 
     def _join_unknown(self, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
@@ -284,7 +296,9 @@ class Group:
                 members = self._metadata() if skip else ()
                 leader = member_id if skip else old_id
                 result = result._replace(members=members, leader=leader, skip_assignment=skip)
-            return [*actions, Store(self.generation), Reply(token, result)]
+            # A restart that knew the old id alone would take the member for one that was fenced.
+            old.replacing = Reply(token, result)
+            return [*actions, Store(self.generation, token)]
         old.join = token
         return [*actions, *self._prepare(now_ms)]
 
@@ -315,7 +329,9 @@ class Group:
         actions: list[Action] = []
         if self.state is not State.PREPARING:
             for member in self.members.values():
-                actions += self._refuse_sync(member, Refusal.REBALANCING)
+                if member.sync is not None:
+                    member.expires_ms = now_ms + member.session_ms
+                    actions += self._refuse_sync(member, Refusal.REBALANCING)
             self._storing = False
             self._sync_deadline_ms = None
             self._enter(State.PREPARING, now_ms)
@@ -341,15 +357,16 @@ class Group:
                 self._forget(member)
         self._join_deadline_ms, self._initial_until_ms = None, -1
         joined = [member for member in self.members.values() if member.join is not None]
+        if self.members and not joined:
+            # Only static members are left, and none has come: wait for them, or for their sessions to end.
+            wait = max(max(member.rebalance_ms, member.session_ms) for member in self.members.values())
+            self._join_deadline_ms = now_ms + max(wait, 1)
+            return []
         self.generation += 1
         if not self.members:
             self.protocol = self.leader = None
             self._enter(State.EMPTY, now_ms)
             return [Store(self.generation)]
-        if not joined:
-            # Only static members are left, and none has come: wait for them, or for their sessions to end.
-            self._join_deadline_ms = now_ms + max(m.rebalance_ms for m in self.members.values())
-            return []
         if self.leader not in {member.id for member in joined}:
             self.leader = joined[0].id
         self.protocol = self._vote()
@@ -420,8 +437,12 @@ class Group:
             actions.append(Store(self.generation))
         return actions
 
-    def stored(self, generation: int, *, failed: bool, now_ms: int) -> list[Action]:
-        """Go on now that a generation is stored, or could not be."""
+    def stored(
+        self, generation: int, *, failed: bool, now_ms: int, token: Token | None = None
+    ) -> list[Action]:
+        """Go on now that what `Store` asked for is stored, or could not be."""
+        if token is not None:
+            return self._replaced(token, failed, now_ms)
         if not self._storing or generation != self.generation or self.state is not State.COMPLETING:
             return []
         self._storing = False
@@ -430,7 +451,9 @@ class Group:
             actions: list[Action] = []
             for member in self.members.values():
                 member.assignment = b""
-                actions += self._refuse_sync(member, Refusal.NOT_STORED)
+                if member.sync is not None:
+                    member.expires_ms = now_ms + member.session_ms
+                    actions += self._refuse_sync(member, Refusal.NOT_STORED)
             return [*actions, *self._prepare(now_ms)]
         self._enter(State.STABLE, now_ms)
         self._sync_deadline_ms = None
@@ -444,6 +467,15 @@ class Group:
                 # It has a session's time to ask for what it was assigned.
                 member.expires_ms = max(member.expires_ms, now_ms + member.session_ms)
         return actions
+
+    def _replaced(self, token: Token, failed: bool, now_ms: int) -> list[Action]:
+        """Tell a member that was started anew, unless something else happened to it meanwhile."""
+        for member in self.members.values():
+            if member.replacing is not None and member.replacing.token is token:
+                reply, member.replacing = member.replacing, None
+                member.expires_ms = now_ms + member.session_ms
+                return [Reply(token, Joined(Refusal.NOT_STORED)) if failed else reply]
+        return []
 
     def _synced(self, member: Member) -> Synced:
         return Synced(None, member.assignment, self.protocol_type, self.protocol)
@@ -481,7 +513,7 @@ class Group:
             if expires_ms <= now_ms:
                 del self._pending[member_id]
         for member in list(self.members.values()):
-            if member.join is None and member.expires_ms <= now_ms and member.id in self.members:
+            if not member.waits and member.expires_ms <= now_ms and member.id in self.members:
                 actions += self._remove(member, now_ms)
         if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
             self._sync_deadline_ms = None
@@ -516,6 +548,9 @@ class Group:
         actions = self._refuse_sync(member, refusal)
         if member.join is not None:
             token, member.join = member.join, None
+            actions.append(Reply(token, Joined(refusal, member.id)))
+        if member.replacing is not None:
+            token, member.replacing = member.replacing.token, None
             actions.append(Reply(token, Joined(refusal, member.id)))
         return actions
 

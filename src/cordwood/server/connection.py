@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 from cordwood.clock import Clock
@@ -64,6 +65,18 @@ class Exchange:
     def fail(self, reason: str) -> None:
         """Close the connection: no answer would be true."""
         self._connection.refuse(reason)
+
+    def attempt(self, call: Callable[[], None]) -> None:
+        """Run *call*, a step towards the answer: a bug of ours in it costs this client its connection.
+
+        Without that it would wait for an answer that never comes, and whoever else is served by the same
+        callback of the loop would not be.
+        """
+        try:
+            call()
+        except Exception:
+            _LOGGER.exception("a %s request failed", self.request.api_key.name)
+            self.fail("the request could not be handled")
 
 
 class Service(Protocol):
@@ -130,7 +143,8 @@ class Connection(asyncio.BufferedProtocol):
             if exchange.on_lost is not None and exchange.buffers is None:
                 exchange.on_lost()
         self._running.clear()
-        self._budget.give(self._request_bytes + self._inbox_bytes + self._response_bytes)
+        self._budget.give_unsent(self._response_bytes)
+        self._budget.give(self._request_bytes + self._inbox_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -166,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         """Go on: everything was taken."""
         self._writing_paused = False
         taken, self._response_bytes = self._response_bytes, 0
-        self._budget.give(taken)
+        self._budget.give_unsent(taken)
         self._send_ready()
         self._start_next()
         self._pause_or_resume()
@@ -210,17 +224,9 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 exchange = self._waiting.popleft()
                 self._running.append(exchange)
-                self._handle(exchange)
+                exchange.attempt(partial(self._service.handle, exchange))
         finally:
             self._starting = False
-
-    def _handle(self, exchange: Exchange) -> None:
-        try:
-            self._service.handle(exchange)
-        except Exception:
-            # A bug of ours costs this one client its connection, and nobody else anything.
-            _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
-            self.refuse("the request could not be handled")
 
     def answered(self, exchange: Exchange, body: Any) -> None:
         """Send the answer of *exchange* when it is its turn."""
@@ -262,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._writing_paused:
             size = sum(map(len, buffers))
             self._response_bytes += size
-            self._budget.take(size)
+            self._budget.take_unsent(size)
 
     def _count_inbox(self) -> None:
         """Count the memory of a request that is not complete."""

@@ -44,7 +44,7 @@ class Workers:
     def run(self, exchange: Exchange, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Run *call* in a thread, then *then* with its result on the loop.
 
-        What *call* raises is a bug: it is logged and costs the client of *exchange* its connection.
+        What either raises is a bug: it is logged and costs the client of *exchange* its connection.
         """
 
         def work() -> None:
@@ -54,7 +54,7 @@ class Workers:
                 _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
                 self._post(lambda: exchange.fail("the request could not be handled"))
             else:
-                self._post(lambda: then(result))
+                self._post(lambda: exchange.attempt(lambda: then(result)))
 
         self._pool.submit(work)
 

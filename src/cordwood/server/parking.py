@@ -54,8 +54,15 @@ class Parking:
             if waiter.missing <= 0:
                 waiter.wake()
 
+    def wake_topic(self, topic: str) -> None:
+        """Wake who waits for a topic that is gone, whatever they miss: nothing more will come."""
+        self._wake_at([place for place in self._waiters if place[0] == topic])
+
     def wake_all(self) -> None:
         """Wake everyone, whatever they miss."""
-        for waiter in {waiter for waiters in self._waiters.values() for waiter in waiters}:
+        self._wake_at(list(self._waiters))
+
+    def _wake_at(self, places: Iterable[Place]) -> None:
+        for waiter in {waiter for place in places for waiter in self._waiters[place]}:
             waiter.missing = 0
             waiter.wake()

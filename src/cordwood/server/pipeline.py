@@ -144,7 +144,7 @@ class Pipeline:
             self._fail(error)
             return error
         except CordwoodError as error:
-            return error
+            return _bare(error)
         except Exception as error:
             # Ours, and this batch's alone: whoever sent it is told, everyone else goes on.
             _LOGGER.exception("appending to %s-%d failed", batch.topic, batch.partition)
@@ -264,6 +264,16 @@ class _Dirty:
     def __init__(self, size: int, due_ns: int) -> None:
         self.size = size
         self.due_ns = due_ns
+
+
+def _bare(error: Exception) -> Exception:
+    """Return *error* without what it was raised in and from.
+
+    That would hold, for as long as the outcome is known, everything that was made to find it: of a batch of
+    a few kilobytes all that it was decompressed to before it was refused.
+    """
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def _commit_one(log: PartitionLog) -> Exception | None:

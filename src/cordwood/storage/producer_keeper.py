@@ -10,6 +10,7 @@ from cordwood.formats.format import ProducerStamp
 from cordwood.storage.files import Files
 from cordwood.storage.producers import (
     SNAPSHOT_BYTES,
+    SNAPSHOT_VERSION,
     Producers,
     Snapshot,
     StoredBatch,
@@ -83,7 +84,10 @@ class ProducerKeeper:
     def _capture(self, leader_epoch: int, next_offset: int, now_ms: int) -> None:
         producers = self.learn(now_ms)
         producers.expire(now_ms - self._expiration_ms, now=True)
-        self._pending = producers.snapshot(leader_epoch, next_offset)
+        state = self._view().state
+        self._pending = Snapshot(
+            SNAPSHOT_VERSION, state.topic_id, state.partition, leader_epoch, next_offset, producers.known()
+        )
         self._unsaved_bytes = 0
         self._changed = False
 

@@ -45,9 +45,11 @@ class Producer(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The producers of all records below ``next_offset``: docs/formats/directory.md."""
+    """The producers of all records of a partition below ``next_offset``: docs/formats/directory.md."""
 
     format: int
+    topic_id: str
+    partition: int
     leader_epoch: int
     next_offset: int
     producers: tuple[Producer, ...]
@@ -127,9 +129,9 @@ class Producers:
             elif kept != producer.batches:
                 self._known[producer.id] = msgspec.structs.replace(producer, batches=kept)
 
-    def snapshot(self, leader_epoch: int, next_offset: int) -> Snapshot:
-        """Return what is known, of the records below *next_offset*."""
-        return Snapshot(SNAPSHOT_VERSION, leader_epoch, next_offset, tuple(self._known.values()))
+    def known(self) -> tuple[Producer, ...]:
+        """Return what is known, as it may be saved."""
+        return tuple(self._known.values())
 
 
 def _cut_short(stored: StoredBatch, end_offset: int) -> StoredBatch:
@@ -153,8 +155,8 @@ def write_snapshot(files: Files, directory: str, snapshot: Snapshot) -> None:
 def read_snapshot(files: Files, directory: str, state: PartitionState, end_offset: int) -> Snapshot | None:
     """Return the snapshot, None if there is none that speaks of the log as it is.
 
-    It does not where the log was truncated below what it covers, even if it has grown again since: a later
-    epoch then begins below its end.
+    It does not where it is another partition's, or where the log was truncated below what it covers, even
+    if it has grown again since: a later epoch then begins below its end.
     """
     try:
         snapshot = read_metadata(files, snapshot_path(directory), _DECODER)
@@ -162,4 +164,6 @@ def read_snapshot(files: Files, directory: str, state: PartitionState, end_offse
         return None
     later = [epoch.start_offset for epoch in state.epochs if epoch.epoch > snapshot.leader_epoch]
     outdated = snapshot.next_offset > min([end_offset, *later])
-    return None if outdated or snapshot.format != SNAPSHOT_VERSION else snapshot
+    ours = (SNAPSHOT_VERSION, state.topic_id, state.partition)
+    mine = (snapshot.format, snapshot.topic_id, snapshot.partition) == ours
+    return snapshot if mine and not outdated else None

@@ -47,7 +47,9 @@ def describe_configs(context: Context, exchange: Exchange) -> None:
     results = []
     for resource in request.resources:
         result = DescribeConfigsResult(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
         )
         try:
             result.configs = _described(context, resource, request)
@@ -71,6 +73,9 @@ def _described(
         if entry is None:
             raise UnknownTopic(f"there is no topic {resource.resource_name}")
         listed = topic_settings(context.node.topics.config_of(entry), context.config)
+    elif resource.resource_type == BROKER and not resource.resource_name:
+        # The settings that all brokers of a cluster were given together: there is no such place here.
+        listed = []
     elif resource.resource_type == BROKER:
         _check_broker(context, resource.resource_name)
         listed = broker_settings(context.config)
@@ -234,7 +239,7 @@ def _alter(
 def _alter_one(
     context: Context, kind: int, name: str, change: Change, validate_only: bool
 ) -> AlterConfigsResourceResponse:
-    response = AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+    response = AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
     topics = context.node.topics
     try:
         if kind != TOPIC:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from cordwood.broker.fetching import Got, Haul, Wanted
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.fetch import (
+    BY_ID_FROM,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
@@ -39,11 +41,15 @@ class _Fetch:
         self._context = context
         self._exchange = exchange
         self._request: FetchRequest = exchange.request.body
+        self._by_id = exchange.request.api_version >= BY_ID_FROM
+        # Who may not be given as much as it waits for is given what it may.
+        self._min_bytes = min(
+            self._request.min_bytes, self._request.max_bytes, context.config.fetch_max_bytes
+        )
         self._wishes: list[Wanted] = []
         # For each partition of the request the number of its wish, None where the topic is not known.
         self._plan: list[list[int | None]] = []
         self._unknown = False
-        self._haul: Haul | None = None
         self._waiter: Waiter | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
@@ -53,25 +59,27 @@ class _Fetch:
         """Read once, and wait if that is not enough."""
         self._resolve()
         request = self._request
-        if self._unknown or request.max_wait_ms <= 0 or request.min_bytes <= 0 or self._context.closing:
+        if self._unknown or request.max_wait_ms <= 0 or self._min_bytes <= 0 or self._context.closing:
             self._last = True
         else:
             places = [(wish.topic, wish.partition) for wish in self._wishes]
-            self._waiter = self._context.parking.add(places, request.min_bytes, self._wake)
+            wake = partial(self._exchange.attempt, self._wake)
+            self._waiter = self._context.parking.add(places, self._min_bytes, wake)
             self._exchange.on_lost = self._end
-            self._timer = self._context.loop.call_later(request.max_wait_ms / 1000, self._expire)
+            self._timer = self._context.loop.call_later(
+                request.max_wait_ms / 1000, self._exchange.attempt, self._expire
+            )
             nothing = self._context.node.peek(self._wishes)
             if nothing is not None:
-                self._got(nothing)
+                self._consider(nothing)
                 return
         self._read()
 
     def _resolve(self) -> None:
         """Find the topics that the request names."""
         topics = self._context.node.topics
-        by_id = self._exchange.request.api_version >= 13
         for topic in self._request.topics:
-            entry = topics.find_by_id(topic.topic_id) if by_id else topics.find(topic.name)
+            entry = topics.find_by_id(topic.topic_id) if self._by_id else topics.find(topic.name)
             numbers: list[int | None] = []
             for part in topic.partitions:
                 if entry is None:
@@ -83,19 +91,37 @@ class _Fetch:
             self._plan.append(numbers)
 
     def _read(self) -> None:
-        context, request = self._context, self._request
         if self._waiter is not None:
-            self._waiter.missing = request.min_bytes
-        limit = min(request.max_bytes, context.config.fetch_max_bytes, max(context.budget.left, BYTES_MIN))
+            self._waiter.missing = self._min_bytes
         self._reading = True
-        context.readers.run(self._exchange, lambda: context.node.read(self._wishes, limit), self._got)
+        self._context.readers.run(self._exchange, self._read_now, self._got)
+
+    def _read_now(self) -> Haul:
+        """Read as much as there is memory for now, in a thread: many may have waited for one since."""
+        budget = self._context.budget
+        wanted = min(self._request.max_bytes, self._context.config.fetch_max_bytes)
+        limit = budget.reserve(wanted, BYTES_MIN)
+        try:
+            haul = self._context.node.read(self._wishes, limit)
+        except BaseException:
+            budget.release(limit)
+            raise
+        # What was read stays reserved until the connection has it, and counts what the socket does not take.
+        budget.release(limit - haul.size)
+        return haul
 
     def _got(self, haul: Haul) -> None:
-        """Answer with *haul* if it is enough, else wait for more."""
+        """Take what was read."""
         self._reading = False
-        self._haul = haul
+        try:
+            self._consider(haul)
+        finally:
+            self._context.budget.release(haul.size)
+
+    def _consider(self, haul: Haul) -> None:
+        """Answer with *haul* if it is enough, else wait for more."""
         waiter = self._waiter
-        if waiter is None or self._last or haul.failed or haul.size >= self._request.min_bytes:
+        if waiter is None or self._last or haul.failed or haul.size >= self._min_bytes:
             self._answer(haul)
             return
         # Bytes that came while we read may or may not be in the haul; look again rather than miss them.
@@ -126,23 +152,20 @@ class _Fetch:
     def _answer(self, haul: Haul) -> None:
         self._end()
         committed_only = self._request.isolation_level == READ_COMMITTED
-        topics = [
-            FetchTopicResponse(
-                topic.name,
-                topic.topic_id,
-                [
-                    self._partition(part.index, None if number is None else haul.each[number], committed_only)
-                    for part, number in zip(topic.partitions, numbers, strict=True)
-                ],
-            )
-            for topic, numbers in zip(self._request.topics, self._plan, strict=True)
-        ]
+        topics = []
+        for topic, numbers in zip(self._request.topics, self._plan, strict=True):
+            gone = self._by_id and self._context.node.topics.find_by_id(topic.topic_id) is None
+            partitions = []
+            for part, number in zip(topic.partitions, numbers, strict=True):
+                # Of a topic that is gone nothing is told: another of its name may have been read.
+                got = None if gone or number is None else haul.each[number]
+                partitions.append(self._partition(part.index, got, committed_only))
+            topics.append(FetchTopicResponse(topic.name, topic.topic_id, partitions))
         self._exchange.answer(FetchResponse(0, ErrorCode.NONE, 0, topics))
 
     def _partition(self, index: int, got: Got | None, committed_only: bool) -> FetchPartitionResponse:
         if got is None:
-            by_id = self._exchange.request.api_version >= 13
-            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return FetchPartitionResponse(index=index, error_code=code)
         return FetchPartitionResponse(
             index=index,

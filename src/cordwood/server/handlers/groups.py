@@ -70,7 +70,13 @@ def find_coordinator(context: Context, exchange: Exchange) -> None:
     for key in request.coordinator_keys if many else [request.key]:
         if request.key_type == GROUP_KEY:
             found.append(
-                Coordinator(key=key, node_id=context.config.node_id, host=where.host, port=where.port)
+                Coordinator(
+                    key=key,
+                    node_id=context.config.node_id,
+                    host=where.host,
+                    port=where.port,
+                    error_message=None,
+                )
             )
         else:
             found.append(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from cordwood.broker.topics import INTERNAL
 from cordwood.errors import CordwoodError, RecordRefused, UnsupportedVersion
-from cordwood.protocol.apis import ApiKey, api_versions_response
+from cordwood.protocol.apis import ApiKey, Request, api_versions_response
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.metadata import (
     OPERATIONS_NOT_ASKED,
@@ -22,7 +22,9 @@ from cordwood.server.answers import code_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.data_directory import check_topic_name
 
+_NAME_NULLABLE_FROM = 12
 # Everything one may do, as bits by the number of the operation: nobody is refused anything here.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
@@ -76,7 +78,7 @@ def _answer(
 ) -> None:
     request: MetadataRequest = exchange.request.body
     node_id, where = context.config.node_id, context.advertised(exchange.local)
-    topics = [_topic(context, topic, errors, request) for topic in asked]
+    topics = [_topic(context, topic, errors, exchange.request) for topic in asked]
     exchange.answer(
         MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=node_id, host=where.host, port=where.port)],
@@ -91,28 +93,39 @@ def _answer(
 
 
 def _topic(
-    context: Context, asked: MetadataRequestTopic, errors: dict[str, ErrorCode], request: MetadataRequest
+    context: Context, asked: MetadataRequestTopic, errors: dict[str, ErrorCode], request: Request
 ) -> MetadataResponseTopic:
     topics = context.node.topics
     if asked.name is None or (not asked.name and asked.topic_id != NULL_ID):
         entry = topics.find_by_id(asked.topic_id)
         if entry is None:
+            # In versions 10 and 11 a question may leave out the name and an answer may not.
+            name = None if request.api_version >= _NAME_NULLABLE_FROM else ""
             return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id
             )
     else:
         entry = topics.find(asked.name)
         if entry is None:
-            code = errors.get(asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            code = errors.get(asked.name) or _code_of_missing(asked.name)
             return MetadataResponseTopic(error_code=code, name=asked.name)
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
+    told = request.body.include_topic_authorized_operations
     return MetadataResponseTopic(
         name=entry.name,
         topic_id=topics.id_of(entry),
         is_internal=entry.name in INTERNAL,
         partitions=_partitions(context, entry),
-        topic_authorized_operations=operations,
+        topic_authorized_operations=TOPIC_OPERATIONS if told else OPERATIONS_NOT_ASKED,
     )
+
+
+def _code_of_missing(name: str) -> ErrorCode:
+    """Return what to say of a topic that is not there: nobody should wait for one that never can be."""
+    try:
+        check_topic_name(name)
+    except RecordRefused:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _partitions(context: Context, entry: TopicEntry) -> list[MetadataResponsePartition]:

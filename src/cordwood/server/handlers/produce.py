@@ -51,7 +51,7 @@ def produce(context: Context, exchange: Exchange) -> None:
         planned.append((topic, places))
 
     def done(outcomes: Sequence[Outcome]) -> None:
-        _answer(exchange, request.acks, planned, outcomes)
+        exchange.attempt(lambda: _answer(exchange, request.acks, planned, outcomes))
 
     if batches:
         context.pipeline.submit(batches, request.acks, done)

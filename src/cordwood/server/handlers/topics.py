@@ -59,6 +59,7 @@ def _create(context: Context, asked: CreatableTopic, validate_only: bool) -> Cre
         config = context.node.topics.plan(asked.name, partitions, settings)
         result = CreatableTopicResult(
             name=asked.name,
+            error_message=None,
             num_partitions=partitions or context.config.num_partitions,
             replication_factor=1,
             configs=_configs(context, config),
@@ -123,6 +124,8 @@ def delete_topics(context: Context, exchange: Exchange) -> None:
     def deleted(response: DeleteTopicsResponse) -> None:
         # Answered after that: who creates the topic anew must not meet offsets of the old one.
         gone = [one.name for one in response.responses if not one.error_code and one.name is not None]
+        for name in gone:
+            context.parking.wake_topic(name)
         context.groups.forget_topics(gone, lambda: exchange.answer(response))
 
     context.changes.run(

@@ -71,6 +71,14 @@ class PartitionDirectory:
     """There is no ``partition.json``, but there are records."""
 
 
+@dataclass(frozen=True, slots=True)
+class VanishedTopic:
+    """A directory that went while it was read, and the topic ids that were in it."""
+
+    path: str
+    topic_ids: frozenset[str]
+
+
 def check_catalogue(files: Files, meta: str, tally: Tally) -> Catalogue | None:
     """Check every entry and return what they say, or None if they cannot be read to the mark."""
     path, mark_path = join(meta, "catalogue.log"), join(meta, "catalogue.mark")
@@ -218,6 +226,29 @@ def check_directories(
         names = ", ".join(empty[:3]) + (", …" if len(empty) > 3 else "")
         found = f"none for {len(empty)} that nothing was appended to: {names}"
         tally.add("note", path, None, expected="a directory a topic", found=found, what="topics")
+
+
+def check_moved(tally: Tally, catalogue: Catalogue, moved: list[tuple[str, str]]) -> None:
+    """Hold (path, topic id) of what was moved away to be removed against the catalogue, read after it."""
+    for path, topic_id in moved:
+        if topic_id in catalogue.deleted:
+            found = "files that are yet to be removed"
+            tally.add("note", path, None, expected="nothing", found=found, what="deleted topic")
+        else:
+            known = topic_id in catalogue.names
+            found = "a topic that is not deleted" if known else "a topic that the catalogue does not know"
+            tally.add("corruption", path, None, expected="a deleted topic", found=found, what="moved topic")
+
+
+def check_vanished(tally: Tally, catalogue: Catalogue, vanished: list[VanishedTopic]) -> None:
+    """Hold directories that went meanwhile against the catalogue: only a deletion takes one away."""
+    for topic in vanished:
+        if topic.topic_ids <= catalogue.deleted:
+            found = "a deletion that removed it while it was read"
+            tally.add("note", topic.path, None, expected="a topic", found=found, what="topic")
+        else:
+            found = "a directory that went while it was read"
+            tally.add("corruption", topic.path, None, expected="a topic", found=found, what="topic")
 
 
 def _check_directory(tally: Tally, catalogue: Catalogue, directory: PartitionDirectory) -> None:

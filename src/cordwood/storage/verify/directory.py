@@ -10,36 +10,39 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cordwood.errors import DirectoryRefused, UnknownTopic
-from cordwood.storage.files import Files, join
+from cordwood.storage.files import Files, join, read_file
 from cordwood.storage.verify.catalogue import (
     CATALOGUE_MAGIC,
     TOPIC_NAME,
     Catalogue,
     PartitionDirectory,
+    VanishedTopic,
     check_catalogue,
     check_directories,
+    check_moved,
+    check_vanished,
 )
-from cordwood.storage.verify.index import IndexClaim
 from cordwood.storage.verify.metadata import (
     BrokerId,
     Partition,
-    Sealed,
     Slot,
     check_json,
     check_mark,
     check_partition_fields,
     read_bytes,
 )
+from cordwood.storage.verify.plans import belongs, plan_segments
+from cordwood.storage.verify.producers import ProducersCheck
 from cordwood.storage.verify.report import Progress, Tally, VerifyReport
-from cordwood.storage.verify.segment import Epochs, SegmentPlan, check_segment
+from cordwood.storage.verify.segment import SegmentPlan, check_segment
 
 _ATTEMPTS_MAX = 5
 _PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 _HEAD_BYTES = 64
-_CUT = "log.cut"
+_DELETED = ".deleted"
 
 
 def verify_directory(
@@ -62,6 +65,8 @@ def verify_directory(
     # Directories before the catalogue: a topic enters it before it gets a directory, so a live writer
     # cannot make one appear that the catalogue does not know.
     walk.check_topics(topics, topic)
+    # Also before it: a topic is moved away once the catalogue says that it is deleted.
+    moved = _moved_topics(files, join(path, "tmp"), walk.tally) if topic is None else []
     if not walk.directories and _first_start_unfinished(files, meta):
         return _unfinished_report(meta)
     head = Tally(progress)
@@ -71,6 +76,8 @@ def verify_directory(
         raise UnknownTopic(f"{path} has no topic {topic}")
     if catalogue is not None:
         check_directories(head, catalogue, topics, walk.directories, topic)
+        check_moved(head, catalogue, moved)
+        check_vanished(head, catalogue, walk.vanished)
     _count_topics(head, walk.directories, catalogue, topic)
     head.absorb(walk.tally)
     return head.report()
@@ -98,6 +105,15 @@ def _unfinished_report(meta: str) -> VerifyReport:
     path, what = join(meta, "broker.id"), "first start was not finished"
     tally.add("note", path, None, expected="a file", found="none, and no topics", what=what)
     return tally.report()
+
+
+def _moved_topics(files: Files, path: str, tally: Tally) -> list[tuple[str, str]]:
+    """Return (path, topic id) of every directory that a deletion has moved away and not removed yet."""
+    found: list[tuple[str, str]] = []
+    with tally.reading(path, "invalid"):
+        names = files.list(path) if files.exists(path) else []
+        found = [(join(path, name), name.removesuffix(_DELETED)) for name in names if name.endswith(_DELETED)]
+    return found  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
 def _check_broker_id(files: Files, meta: str, tally: Tally) -> None:
@@ -129,26 +145,70 @@ class _Snapshot:
 
 
 class _Walk:
-    """The walk over the partitions. ``directories`` are the ones that were there."""
+    """The walk over the partitions.
+
+    ``directories`` are the ones that were there, ``vanished`` the topics that went while they were read.
+    """
 
     def __init__(self, files: Files, progress: Progress | None) -> None:
         self.tally = Tally(progress)
         self.directories: list[PartitionDirectory] = []
+        self.vanished: list[VanishedTopic] = []
         self._files = files
+        self._gone = False
 
     def check_topics(self, path: str, only: str | None) -> None:
         """Check every partition of every topic, or of one."""
         with self.tally.reading(path):
             names = self._files.list(path) if self._files.exists(path) else []
             for name in names if only is None else [name for name in names if name == only]:
-                self._check_topic(join(path, name), name)
+                self._check_settled_topic(join(path, name), name)
+
+    def _check_settled_topic(self, path: str, topic: str) -> None:
+        """Check a topic until what is found, if anything, is true of the topic that is there now.
+
+        A writer may delete it meanwhile, and create another one of its name.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            walk = _Walk(self._files, self.tally.progress)
+            walk._check_topic(path, topic)
+            if walk.tally.sound and not walk._gone:
+                break
+            before = frozenset(each.topic_id for each in walk.directories if each.topic_id is not None)
+            now = self._topic_ids(path)
+            if now is None:
+                self.vanished.append(VanishedTopic(path, before))
+                return
+            if not walk._gone and (not before or before == now):
+                break
+        self.tally.absorb(walk.tally)
+        self.directories += walk.directories
+
+    def _topic_ids(self, path: str) -> frozenset[str] | None:
+        """Return the topic ids of the partitions in *path* that can be read, None if it is gone."""
+        found, ignored = set(), Tally()
+        with ignored.reading(path):
+            if not self._files.exists(path):
+                return None
+            for name in self._files.list(path) if self._files.is_directory(path) else []:
+                state_path = join(path, name, "partition.json")
+                data = read_bytes(ignored, self._files, state_path)
+                state = None if data is None else check_json(ignored, state_path, data, Partition)
+                if state is not None:
+                    found.add(state.topic_id)
+        return frozenset(found)
 
     def _check_topic(self, path: str, topic: str) -> None:
         with self.tally.reading(path):
             if not TOPIC_NAME.match(topic) or not self._files.is_directory(path):
                 self._unexpected(path, "a directory named like a topic")
                 return
-            for name in self._files.list(path):
+            try:
+                names = self._files.list(path)
+            except FileNotFoundError:
+                self._gone = True
+                return
+            for name in names:
                 directory = join(path, name)
                 if _PARTITION_NAME.match(name) and self._files.is_directory(directory):
                     with self.tally.reading(directory):
@@ -173,20 +233,61 @@ class _Walk:
             what = "record format, of which nothing was checked"
             self.tally.add("invalid", path, None, expected="batch", found=found, what=what)
             return
-        end_offset = state.active_base
+        # Before the log, which only grows: what the snapshot covers was there when it was written.
+        producers = self._read_producers(path)
+        end_offset, corruption = state.active_base, len(self.tally.findings)
         for base, plan in snapshot.plans.items():
-            end_offset = self._check_segment(path, topic, partition, base, plan)
+            end_offset = self._check_segment(path, topic, partition, base, plan, producers)
+        intact = all(finding.severity != "corruption" for finding in self.tally.findings[corruption:])
+        self._check_producers(producers, path, state, min(snapshot.plans), end_offset, intact=intact)
         if state.log_start_offset > end_offset:
             expected, what = f"at most {end_offset}, the end of the log", "log start offset"
             start = state.log_start_offset
             self.tally.add("corruption", path, None, expected=expected, found=start, what=what)
         self._check_names(join(path, "segments"), snapshot)
 
-    def _check_segment(self, path: str, topic: str, partition: int, base: int, plan: SegmentPlan) -> int:
+    def _read_producers(self, path: str) -> ProducersCheck:
+        """Read the snapshot of a partition's producers; there need not be one."""
+        path = join(path, "producers.json")
+        data = None
+        with self.tally.reading(path, "index"):
+            data = read_file(self._files, path) if self._files.exists(path) else None
+        return ProducersCheck(path, data)
+
+    def _check_producers(
+        self,
+        producers: ProducersCheck,
+        path: str,
+        state: Partition,
+        first_offset: int,
+        end_offset: int,
+        *,
+        intact: bool,
+    ) -> None:
+        """Say what is wrong with the snapshot, unless it or the log was replaced meanwhile."""
+        tally = producers.finish(state, first_offset, end_offset, intact=intact)
+        if not tally.sound:
+            data = read_bytes(Tally(), self._files, join(path, "partition.json"))
+            same = data is not None and check_json(Tally(), path, data, Partition) == state
+            if not same or self._read_producers(path).data != producers.data:
+                tally = Tally()
+                found = "another one now, or another log"
+                tally.add("note", producers.path, None, expected="a snapshot", found=found, what="not judged")
+        self.tally.absorb(tally)
+
+    def _check_segment(
+        self,
+        path: str,
+        topic: str,
+        partition: int,
+        base: int,
+        plan: SegmentPlan,
+        producers: ProducersCheck,
+    ) -> int:
         """Check a segment until what is found, if anything, is true of what metadata say now."""
         for _ in range(_ATTEMPTS_MAX):
             tally = Tally(self.tally.progress)
-            end_offset = check_segment(self._files, plan, tally)
+            end_offset = check_segment(self._files, plan, tally, producers.see)
             if tally.sound:
                 break
             snapshot = self._snapshot(path, topic, partition)
@@ -220,22 +321,8 @@ class _Walk:
             return _Snapshot(tally, False, None, [], {})
         check_partition_fields(tally, state_path, state, topic, partition)
         slots = [] if mark is None else check_mark(tally, mark_path, mark)
-        current = [slot for slot in slots if _belongs(tally, mark_path, slot, state)]
-        return _Snapshot(tally, False, state, current, self._plans(path, state, current))
-
-    def _plans(self, path: str, state: Partition, slots: list[Slot]) -> dict[int, SegmentPlan]:
-        """Return what is claimed of each segment, by base offset, the oldest first."""
-        epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
-        plans = {segment.base: _sealed_plan(path, segment, epochs) for segment in state.sealed}
-        active = _active_plan(path, state, slots, epochs)
-        # A copy that a truncation prepared is the log from the commit on, whatever its name still is.
-        if (
-            state.truncating is not None
-            and state.truncating.copied
-            and self._files.exists(f"{active.path}.{_CUT}")
-        ):
-            active = replace(active, log_suffix=_CUT)
-        return {**plans, state.active_base: active}
+        current = [slot for slot in slots if belongs(tally, mark_path, slot, state)]
+        return _Snapshot(tally, False, state, current, plan_segments(self._files, path, state, current))
 
     def _note_headless(self, path: str, topic: str, partition: int, *, gone: bool) -> None:
         """Say what a partition without usable metadata is: unreadable, lost, or never finished."""
@@ -278,68 +365,3 @@ class _Walk:
             for name in sorted(names - expected):
                 found = "a file that partition.json does not list"
                 self.tally.add("note", join(path, name), None, expected="none", found=found, what=what)
-
-
-def _belongs(tally: Tally, path: str, slot: Slot, state: Partition) -> bool:
-    """Return whether a slot speaks of the partition's epoch; one from before it says nothing any more."""
-    place, newest = (slot.leader_epoch, slot.base), (state.leader_epoch, state.active_base)
-    ahead = slot.leader_epoch > state.leader_epoch or (
-        slot.leader_epoch == state.leader_epoch and slot.base > state.active_base
-    )
-    if ahead:
-        what = "epoch and segment of the mark"
-        tally.add("corruption", path, None, expected=f"at most {newest}", found=place, what=what)
-    elif slot.leader_epoch == state.leader_epoch and slot.log_start_offset > state.log_start_offset:
-        expected, what = f"at most {state.log_start_offset}", "log start offset of the mark"
-        tally.add("corruption", path, None, expected=expected, found=slot.log_start_offset, what=what)
-    return slot.leader_epoch == state.leader_epoch and not ahead
-
-
-def _active_plan(path: str, state: Partition, slots: list[Slot], epochs: Epochs) -> SegmentPlan:
-    """Return what is claimed of the active segment.
-
-    Every slot of this epoch, and where the epoch began, is a lower bound of what is synced; the furthest
-    one decides.
-    """
-    slots = [slot for slot in slots if slot.base == state.active_base]
-    ends = [(0, state.active_base), *((slot.position, slot.next_offset) for slot in slots)]
-    if state.epoch_start.base == state.active_base:
-        ends.append((state.epoch_start.position, state.epoch_start.next_offset))
-    stop, next_offset = max(ends)
-    index = time_index = IndexClaim(join(path, "mark"), 0)
-    if slots:
-        index = IndexClaim(index.source, slots[0].index_entries, slots[0].index_crc32c)
-        time_index = IndexClaim(index.source, slots[0].time_index_entries, slots[0].time_index_crc32c)
-    return SegmentPlan(
-        path=_segment_path(path, state.active_base),
-        base=state.active_base,
-        stop=stop,
-        next_offset=next_offset,
-        epochs=epochs,
-        index_interval_bytes=state.index_interval_bytes,
-        index=index,
-        time_index=time_index,
-        sealed=False,
-        leftovers=state.truncating is not None,
-    )
-
-
-def _sealed_plan(path: str, segment: Sealed, epochs: Epochs) -> SegmentPlan:
-    source = join(path, "partition.json")
-    return SegmentPlan(
-        path=_segment_path(path, segment.base),
-        base=segment.base,
-        stop=segment.size,
-        next_offset=segment.next_offset,
-        epochs=epochs,
-        index_interval_bytes=segment.index_interval_bytes,
-        index=IndexClaim(source, None, segment.index_crc32c),
-        time_index=IndexClaim(source, None, segment.time_index_crc32c),
-        sealed=True,
-        max_timestamp=segment.max_timestamp,
-        sha256=segment.sha256,
-    )
-
-
-def _segment_path(path: str, base: int) -> str:
-    return join(path, "segments", f"{base:020d}")

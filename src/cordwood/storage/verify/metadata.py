@@ -13,13 +13,15 @@ import google_crc32c
 import msgspec
 
 from cordwood.storage.files import Files, read_file
-from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.report import Severity, Tally
 
 FORMAT = 1
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Checksum: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
+ProducerEpoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
 # What a decoder raises for bytes that are not what they should be, nesting to any depth included.
 JSON_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -88,19 +90,53 @@ class Partition(msgspec.Struct, frozen=True):
     truncating: Cut | None
 
 
+class StoredBatch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A batch of a producer in ``producers.json``."""
+
+    first_sequence: Sequence
+    last_sequence: Sequence
+    base_offset: Count
+    next_offset: Count
+
+
+class Producer(msgspec.Struct, frozen=True):
+    """A producer in ``producers.json``."""
+
+    id: Count
+    epoch: ProducerEpoch
+    batches: list[StoredBatch]
+    seen_ms: int
+
+
+class ProducersBody(msgspec.Struct, frozen=True):
+    """The body of ``producers.json``."""
+
+    format: int
+    topic_id: Text
+    partition: Count
+    leader_epoch: Count
+    next_offset: Count
+    producers: list[Producer]
+
+
 class _Version(msgspec.Struct):
     format: int
 
 
-Body = TypeVar("Body", BrokerId, Partition)
+Body = TypeVar("Body", BrokerId, Partition, ProducersBody)
 
 _ENVELOPE_START, _ENVELOPE_MIDDLE, _ENVELOPE_END = b'{"crc32c":"', b'","body":', b"}"
 _CRC_AT = len(_ENVELOPE_START)
 _BODY_AT = _CRC_AT + 8 + len(_ENVELOPE_MIDDLE)
 
 
-def check_json(tally: Tally, path: str, data: bytes, kind: type[Body]) -> Body | None:
-    """Return the body of a metadata file, or None after writing down why there is none."""
+def check_json(
+    tally: Tally, path: str, data: bytes, kind: type[Body], severity: Severity = "corruption"
+) -> Body | None:
+    """Return the body of a metadata file, or None after writing down why there is none.
+
+    *severity* is that of damage; a format that is newer than ours is at most ``invalid``.
+    """
     tally.bytes += len(data)
     # Byte for byte, because a lenient parser would not see every flipped bit of the envelope.
     line = data.removesuffix(b"\n")
@@ -109,24 +145,25 @@ def check_json(tally: Tally, path: str, data: bytes, kind: type[Body]) -> Body |
     crc = f"{google_crc32c.value(body):08x}"
     if line != _ENVELOPE_START + digits + _ENVELOPE_MIDDLE + body + _ENVELOPE_END:
         expected = '{"crc32c":"<8 hex digits>","body":{…}}'
-        tally.add("corruption", path, 0, expected=expected, found=f"{data[:40]!r}…", what="envelope")
+        tally.add(severity, path, 0, expected=expected, found=f"{data[:40]!r}…", what="envelope")
         return None
     if digits.decode("latin-1") != crc:
         found = ascii(digits.decode("latin-1"))
-        tally.add("corruption", path, _CRC_AT, expected=crc, found=found, what="CRC-32C of the body")
+        tally.add(severity, path, _CRC_AT, expected=crc, found=found, what="CRC-32C of the body")
         return None
     try:
         version = msgspec.json.decode(body, type=_Version).format
         if version > FORMAT:
-            tally.add("invalid", path, _BODY_AT, expected=FORMAT, found=version, what="format is newer")
+            newer: Severity = "invalid" if severity == "corruption" else severity
+            tally.add(newer, path, _BODY_AT, expected=FORMAT, found=version, what="format is newer")
             return None
         if version != FORMAT:
-            tally.add("corruption", path, _BODY_AT, expected=FORMAT, found=version, what="format")
+            tally.add(severity, path, _BODY_AT, expected=FORMAT, found=version, what="format")
             return None
         return msgspec.json.decode(body, type=kind)
     except JSON_ERRORS as error:
         expected = "the fields of docs/formats/directory.md"
-        tally.add("corruption", path, _BODY_AT, expected=expected, found=error, what="body")
+        tally.add(severity, path, _BODY_AT, expected=expected, found=error, what="body")
         return None
 
 

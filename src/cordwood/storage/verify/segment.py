@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -68,11 +69,11 @@ class SegmentPlan:
     log_suffix: str = "log"
 
 
-def check_segment(files: Files, plan: SegmentPlan, tally: Tally) -> int:
+def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]) -> int:
     """Check the log and both indexes of a segment and put what is found into *tally*.
 
-    Return the offset after the last whole frame, marked or not. Whatever the bytes are, this returns.
-    Memory is bounded by a window or by the largest frame whose checksum is right.
+    *see* is called with each sound frame, marked or not. Return the offset after the last one. Whatever the
+    bytes are, this returns. Memory is bounded by a window or by the largest frame whose checksum is right.
     """
     path = f"{plan.path}.{plan.log_suffix}"
     tally.segments += 1
@@ -82,7 +83,7 @@ def check_segment(files: Files, plan: SegmentPlan, tally: Tally) -> int:
         tally.add_unreadable(path, error)
         return plan.next_offset
     with contextlib.closing(file):
-        check = _SegmentCheck(files, file, plan, tally)
+        check = _SegmentCheck(files, file, plan, tally, see)
         try:
             check.run()
         except OSError as error:
@@ -95,8 +96,11 @@ def check_segment(files: Files, plan: SegmentPlan, tally: Tally) -> int:
 class _SegmentCheck:
     """The walk over one segment. ``next_offset`` is where it stands."""
 
-    def __init__(self, files: Files, file: File, plan: SegmentPlan, tally: Tally) -> None:
+    def __init__(
+        self, files: Files, file: File, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]
+    ) -> None:
         self.next_offset = plan.base
+        self._see = see
         self._plan = plan
         self._file = file
         self._tally = tally
@@ -207,6 +211,7 @@ class _SegmentCheck:
     def _pass(self, frame: Frame) -> None:
         """Go on behind a frame and compute its index entries."""
         self.next_offset = frame.next_offset
+        self._see(frame)
         if not self._intact:
             return
         since = None if self._indexed_at is None else frame.position - self._indexed_at

@@ -1,0 +1,89 @@
+"""What ``partition.json`` and the mark claim of each segment: the plans to check them by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cordwood.storage.files import Files, join
+from cordwood.storage.verify.index import IndexClaim
+from cordwood.storage.verify.metadata import Partition, Sealed, Slot
+from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.segment import Epochs, SegmentPlan
+
+_CUT = "log.cut"
+
+
+def plan_segments(files: Files, path: str, state: Partition, slots: list[Slot]) -> dict[int, SegmentPlan]:
+    """Return what is claimed of each segment of the partition at *path*, by base offset, the oldest first."""
+    epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
+    plans = {segment.base: _sealed_plan(path, segment, epochs) for segment in state.sealed}
+    active = _active_plan(path, state, slots, epochs)
+    # A copy that a truncation prepared is the log from the commit on, whatever its name still is.
+    if state.truncating is not None and state.truncating.copied and files.exists(f"{active.path}.{_CUT}"):
+        active = replace(active, log_suffix=_CUT)
+    return {**plans, state.active_base: active}
+
+
+def belongs(tally: Tally, path: str, slot: Slot, state: Partition) -> bool:
+    """Return whether a slot speaks of the partition's epoch; one from before it says nothing any more."""
+    place, newest = (slot.leader_epoch, slot.base), (state.leader_epoch, state.active_base)
+    ahead = slot.leader_epoch > state.leader_epoch or (
+        slot.leader_epoch == state.leader_epoch and slot.base > state.active_base
+    )
+    if ahead:
+        what = "epoch and segment of the mark"
+        tally.add("corruption", path, None, expected=f"at most {newest}", found=place, what=what)
+    elif slot.leader_epoch == state.leader_epoch and slot.log_start_offset > state.log_start_offset:
+        expected, what = f"at most {state.log_start_offset}", "log start offset of the mark"
+        tally.add("corruption", path, None, expected=expected, found=slot.log_start_offset, what=what)
+    return slot.leader_epoch == state.leader_epoch and not ahead
+
+
+def _active_plan(path: str, state: Partition, slots: list[Slot], epochs: Epochs) -> SegmentPlan:
+    """Return what is claimed of the active segment.
+
+    Every slot of this epoch, and where the epoch began, is a lower bound of what is synced; the furthest
+    one decides.
+    """
+    slots = [slot for slot in slots if slot.base == state.active_base]
+    ends = [(0, state.active_base), *((slot.position, slot.next_offset) for slot in slots)]
+    if state.epoch_start.base == state.active_base:
+        ends.append((state.epoch_start.position, state.epoch_start.next_offset))
+    stop, next_offset = max(ends)
+    index = time_index = IndexClaim(join(path, "mark"), 0)
+    if slots:
+        index = IndexClaim(index.source, slots[0].index_entries, slots[0].index_crc32c)
+        time_index = IndexClaim(index.source, slots[0].time_index_entries, slots[0].time_index_crc32c)
+    return SegmentPlan(
+        path=_segment_path(path, state.active_base),
+        base=state.active_base,
+        stop=stop,
+        next_offset=next_offset,
+        epochs=epochs,
+        index_interval_bytes=state.index_interval_bytes,
+        index=index,
+        time_index=time_index,
+        sealed=False,
+        leftovers=state.truncating is not None,
+    )
+
+
+def _sealed_plan(path: str, segment: Sealed, epochs: Epochs) -> SegmentPlan:
+    source = join(path, "partition.json")
+    return SegmentPlan(
+        path=_segment_path(path, segment.base),
+        base=segment.base,
+        stop=segment.size,
+        next_offset=segment.next_offset,
+        epochs=epochs,
+        index_interval_bytes=segment.index_interval_bytes,
+        index=IndexClaim(source, None, segment.index_crc32c),
+        time_index=IndexClaim(source, None, segment.time_index_crc32c),
+        sealed=True,
+        max_timestamp=segment.max_timestamp,
+        sha256=segment.sha256,
+    )
+
+
+def _segment_path(path: str, base: int) -> str:
+    return join(path, "segments", f"{base:020d}")
