@@ -13,6 +13,8 @@ from typing import NamedTuple
 #: The topic, as Kafka calls it.
 NAME = "__consumer_offsets"
 
+#: The longest text that a record holds, in bytes.
+TEXT_BYTES_MAX = 0x7FFF
 _SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 OFFSET_KEY, GROUP_KEY = 1, 2
 """Versions of keys; they also tell the kinds apart."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from cordwood.errors import (
     ChecksumMismatch,
     ConfigError,
@@ -43,8 +45,18 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 )
 
 
+#: Sentences quote what clients sent, and fit the field they are sent back in however long that was.
+SENTENCE_MAX = 1000
+
+
+# Why a range cannot be read that says nothing about its records: it can be again, and clients try again.
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 def code_of(error: Exception) -> ErrorCode:
     """Return the code that tells a client of *error*."""
+    if isinstance(error, CorruptRange) and getattr(error.__cause__, "errno", None) in _PASSING:
+        return ErrorCode.KAFKA_STORAGE_ERROR
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -53,4 +65,10 @@ def code_of(error: Exception) -> ErrorCode:
 
 def message_of(error: Exception) -> str | None:
     """Return the sentence that goes with the code, None for what is not the client's to know."""
-    return None if code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR else str(error)
+    return None if code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR else sentence_of(error)
+
+
+def sentence_of(error: Exception) -> str:
+    """Return what *error* says, cut if it is long."""
+    sentence = str(error)
+    return sentence if len(sentence) <= SENTENCE_MAX else f"{sentence[:SENTENCE_MAX]}…"

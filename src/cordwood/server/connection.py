@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -189,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _receive(self, frame: bytearray) -> None:
         """Put the request in *frame* in line."""
-        if self._transport is None or self._draining:
+        if self._transport is None or self._transport.is_closing() or self._draining:
             return
         if len(frame) > OTHER_BYTES_MAX and frame[:2] != _PRODUCE:
             self.refuse(f"a request of {len(frame)} bytes that is not Produce")
@@ -317,7 +318,9 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if self._writing_paused:
+        if self._reading_paused and _hung_up(transport):
+            self.refuse("the client hung up")
+        elif self._writing_paused:
             if now_ns - self._unsent_ns >= stall_ns:
                 unsent = transport.get_write_buffer_size()
                 if self._unsent - unsent < (now_ns - self._unsent_ns) / 1e9 * BYTES_A_SECOND_MIN:
@@ -353,3 +356,16 @@ class Connection(asyncio.BufferedProtocol):
     def busy(self) -> bool:
         """Whether an answer is owed."""
         return bool(self._running or self._waiting)
+
+
+def _hung_up(transport: asyncio.Transport) -> bool:
+    """Return whether the peer hung up, which nobody is told of a connection that is not read from.
+
+    Known where the system tells: elsewhere it shows when something is sent.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is None or not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(connected.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -29,7 +29,7 @@ from cordwood.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from cordwood.server.answers import code_of
+from cordwood.server.answers import code_of, sentence_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 
@@ -54,7 +54,7 @@ def describe_configs(context: Context, exchange: Exchange) -> None:
         try:
             result.configs = _described(context, resource, request)
         except CordwoodError as error:
-            result.error_code, result.error_message = _code(error), str(error)
+            result.error_code, result.error_message = _code(error), sentence_of(error)
         results.append(result)
     exchange.answer(DescribeConfigsResponse(results=results))
 
@@ -250,5 +250,5 @@ def _alter_one(
         settings = change(entry.config, topics.config_of(entry))
         topics.alter(name, settings, validate_only=validate_only)
     except CordwoodError as error:
-        response.error_code, response.error_message = _code(error), str(error)
+        response.error_code, response.error_message = _code(error), sentence_of(error)
     return response

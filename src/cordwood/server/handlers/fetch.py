@@ -17,7 +17,7 @@ from cordwood.protocol.fetch import (
 from cordwood.server.answers import code_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
-from cordwood.server.parking import Waiter
+from cordwood.server.parking import Place, Waiter
 
 READ_COMMITTED = 1
 #: Where memory is short a fetch still returns this much, or the first batch: it must not stand still.
@@ -78,6 +78,7 @@ class _Fetch:
     def _resolve(self) -> None:
         """Find the topics that the request names."""
         topics = self._context.node.topics
+        named: set[Place] = set()
         for topic in self._request.topics:
             entry = topics.find_by_id(topic.topic_id) if self._by_id else topics.find(topic.name)
             numbers: list[int | None] = []
@@ -87,7 +88,10 @@ class _Fetch:
                     numbers.append(None)
                 else:
                     numbers.append(len(self._wishes))
-                    self._wishes.append(Wanted(entry.name, part.index, part.fetch_offset, part.max_bytes))
+                    # Named again, a partition gives nothing: it would be read as often as it is named.
+                    max_bytes = 0 if (entry.name, part.index) in named else part.max_bytes
+                    named.add((entry.name, part.index))
+                    self._wishes.append(Wanted(entry.name, part.index, part.fetch_offset, max_bytes))
             self._plan.append(numbers)
 
     def _read(self) -> None:

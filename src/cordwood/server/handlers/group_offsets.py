@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cordwood.broker.coordinator import Place
-from cordwood.broker.offsets_topic import Committed
+from cordwood.broker.offsets_topic import TEXT_BYTES_MAX, Committed
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -102,7 +102,8 @@ def _check(
         return ErrorCode.UNKNOWN_TOPIC_ID
     if entry is None or not 0 <= part.partition_index < entry.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if len((part.committed_metadata or "").encode()) > context.config.offset_metadata_max_bytes:
+    size_max = min(context.config.offset_metadata_max_bytes, TEXT_BYTES_MAX)
+    if len((part.committed_metadata or "").encode()) > size_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
 

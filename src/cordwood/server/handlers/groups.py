@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cordwood.broker.group import Group, Joined, JoinRequest, Protocol, Refusal, Synced
+from cordwood.broker.offsets_topic import TEXT_BYTES_MAX
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.groups import (
     Coordinator,
@@ -38,6 +39,8 @@ from cordwood.server.context import Context
 #: What one may do with a group, as bits by the number of the operation: read, delete, describe.
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
 GROUP_KEY = 0
+#: Ids of members are made of names of clients and instances and of so many bytes more, at most.
+MEMBER_ID_MORE_BYTES = 64
 
 CODES = {
     None: ErrorCode.NONE,
@@ -54,7 +57,7 @@ CODES = {
 
 def unavailable(context: Context, group_id: str) -> ErrorCode | None:
     """Return why a group cannot be served at all, None if it can."""
-    if not group_id:
+    if not 0 < len(group_id.encode()) <= TEXT_BYTES_MAX:
         return ErrorCode.INVALID_GROUP_ID
     if context.closing:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -111,6 +114,8 @@ def join_group(context: Context, exchange: Exchange) -> None:
     error = unavailable(context, request.group_id)
     if error is None and not limits.session_min_ms <= request.session_timeout_ms <= limits.session_max_ms:
         error = ErrorCode.INVALID_SESSION_TIMEOUT
+    if error is None and not _can_be_stored(request, exchange.request.client_id):
+        error = ErrorCode.INVALID_REQUEST
     if error is not None:
         exchange.answer(JoinGroupResponse(error_code=error, member_id=request.member_id, protocol_name=""))
         return
@@ -148,6 +153,13 @@ def join_group(context: Context, exchange: Exchange) -> None:
 
     groups = context.groups
     groups.perform(groups.coordinator.join(request.group_id, joining, answer, groups.now_ms()))
+
+
+def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
+    """Return whether a generation with the member in it can be: strings of newer versions may be longer."""
+    names = [client_id or "", request.group_instance_id or "", request.protocol_type]
+    names += [protocol.name for protocol in request.protocols]
+    return all(len(name.encode()) <= TEXT_BYTES_MAX - MEMBER_ID_MORE_BYTES for name in names)
 
 
 def sync_group(context: Context, exchange: Exchange) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from cordwood.errors import CordwoodError
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.offsets import (
@@ -22,14 +24,21 @@ from cordwood.server.context import Context
 
 
 def list_offsets(context: Context, exchange: Exchange) -> None:
-    """Find an offset for each time asked for, exactly."""
+    """Find an offset for each time asked for, exactly; a partition that is named twice is refused."""
     request: ListOffsetsRequest = exchange.request.body
+    named = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
 
     def find() -> ListOffsetsResponse:
         return ListOffsetsResponse(
             topics=[
                 ListOffsetsTopicResponse(
-                    name=topic.name, partitions=[_find(context, topic.name, p) for p in topic.partitions]
+                    name=topic.name,
+                    partitions=[
+                        _find(context, topic.name, p)
+                        if named[topic.name, p.partition_index] == 1
+                        else _refused(p.partition_index)
+                        for p in topic.partitions
+                    ],
                 )
                 for topic in request.topics
             ]
@@ -43,10 +52,14 @@ def _find(context: Context, topic: str, asked: ListOffsetsPartition) -> ListOffs
     try:
         found = context.node.find_offset(topic, index, asked.timestamp)
     except ValueError:
-        return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
+        return _refused(index)
     except CordwoodError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
     return ListOffsetsPartitionResponse(partition_index=index, offset=found.offset, timestamp=found.timestamp)
+
+
+def _refused(index: int) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
 
 
 def offset_for_leader_epoch(context: Context, exchange: Exchange) -> None:

@@ -28,7 +28,7 @@ from cordwood.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from cordwood.server.answers import code_of
+from cordwood.server.answers import code_of, sentence_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.configs import topic_settings
@@ -73,7 +73,7 @@ def _create(context: Context, asked: CreatableTopic, validate_only: bool) -> Cre
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif isinstance(error, InvalidSetting):
             code = _SETTING_CODES.get(error.name, code)
-        return _refused(asked.name, code, str(error))
+        return _refused(asked.name, code, sentence_of(error))
     return result
 
 
@@ -186,7 +186,7 @@ def _add_partitions(
             raise InvalidSetting("assignment", given, f"broker {here[0]} alone")
         context.node.topics.add_partitions(asked.name, asked.count, validate_only=validate_only)
     except CordwoodError as error:
-        result.error_code, result.error_message = code_of(error), str(error)
+        result.error_code, result.error_message = code_of(error), sentence_of(error)
         if isinstance(error, InvalidSetting):
             result.error_code = _SETTING_CODES.get(error.name, result.error_code)
     return result
