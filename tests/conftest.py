@@ -7,7 +7,10 @@ import pytest
 
 #: Tests whose output is worth reading when they pass.
 COUNTING = (
+    "tests/broker/",
     "tests/crash/",
+    "tests/protocol/",
+    "tests/server/",
     "tests/test_architecture.py",
     "tests/storage/test_rot.py",
 )

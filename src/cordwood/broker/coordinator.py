@@ -262,7 +262,8 @@ class Coordinator:
 
     def committed(self, name: str, offsets: Mapping[Place, Committed]) -> None:
         """Take note of offsets that are stored."""
-        self._offsets.setdefault(name, {}).update(offsets)
+        if offsets:
+            self._offsets.setdefault(name, {}).update(offsets)
 
     def offsets(self, name: str) -> Mapping[Place, Committed]:
         """Return what the group has committed."""

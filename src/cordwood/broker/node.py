@@ -12,7 +12,7 @@ from cordwood.broker.fetching import Got, Haul, Wanted, read_all
 from cordwood.broker.offsets import Position, find_offset
 from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
-from cordwood.errors import OffsetOutOfRange, StorageError
+from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import FORMATS, DataDirectory
 from cordwood.storage.partition_log import PartitionLog
@@ -47,18 +47,21 @@ class Node:
         """What the data directory is called for good."""
         return self._directory.identity.uuid
 
-    def append(self, topic: str, partition: int, batch: memoryview) -> Placed:
+    def append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None = None) -> Placed:
         """Append a batch that a client encoded, checked, in a buffer that may be changed. Not durable.
 
         A batch of an idempotent producer that is stored already gives the place it has.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If there is no such topic or partition, or the topic is not that of *topic_id*.
             FrameError, RecordRefused: If the batch is not one to store.
             OutOfSequence, ProducerFenced: If it is not its producer's turn.
             StorageError: If it could not be written.
         """
         log = self._directory.partition(topic, partition)
+        if topic_id is not None and log.state.topic_id != topic_id:
+            # Deleted, and another of its name created, since the client's request was looked at.
+            raise UnknownTopic(f"topic {topic} is another one now")
         config = log.config
         frame = FORMATS[config.format].receive(
             batch, size_max=config.max_message_bytes, keyed=config.cleanup_policy != "delete"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import select
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -131,7 +133,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("sockname")
         self.local = Endpoint(host, port, self.local.name)
-        self.peer = f"/{transport.get_extra_info('peername')[0]}"
+        # A client that is gone already has no address any more; its end is told next.
+        peer = transport.get_extra_info("peername")
+        self.peer = f"/{peer[0]}" if peer else ""
         self._transport.set_write_buffer_limits(high=UNSENT_MAX, low=0)
         self._connections.add(self)
 
@@ -324,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             if now_ns - self._unsent_ns >= stall_ns:
                 unsent = transport.get_write_buffer_size()
                 if self._unsent - unsent < (now_ns - self._unsent_ns) / 1e9 * BYTES_A_SECOND_MIN:
+                    _discard_unsent(transport)
                     self.refuse("the client does not take its responses")
                 self._unsent, self._unsent_ns = unsent, now_ns
         elif self._inbox.pending and not self._reading_paused:
@@ -369,3 +374,13 @@ def _hung_up(transport: asyncio.Transport) -> bool:
     poll = select.poll()
     poll.register(connected.fileno(), select.POLLRDHUP)
     return bool(poll.poll(0))
+
+
+def _discard_unsent(transport: asyncio.Transport) -> None:
+    """Have the system drop what it was to send when the connection is closed.
+
+    It would go on trying for minutes, and hold megabytes for a client that we gave up.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is not None:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -102,11 +102,15 @@ class Groups:
     def perform(self, effects: Sequence[Effect]) -> None:
         """Answer, store, and set the clock for what comes next."""
         for effect in effects:
-            if isinstance(effect, Reply):
-                answer: Callable[[object], None] = effect.token  # type: ignore[assignment]
-                answer(effect.result)
-            else:
-                self._store_group(effect)
+            try:
+                if isinstance(effect, Reply):
+                    answer: Callable[[object], None] = effect.token  # type: ignore[assignment]
+                    answer(effect.result)
+                else:
+                    self._store_group(effect)
+            except Exception:
+                # A bug of ours that concerns one member must not keep the others waiting.
+                _LOGGER.exception("a consumer group could not be served")
         self._set_alarm()
 
     def _store_group(self, effect: StoreGroup) -> None:

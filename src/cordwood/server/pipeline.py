@@ -30,6 +30,7 @@ class Batch(NamedTuple):
     topic: str
     partition: int
     data: memoryview
+    topic_id: str | None = None
 
 
 Outcome = Placed | Exception
@@ -138,7 +139,7 @@ class Pipeline:
         if self._failure is not None:
             return self._failure
         try:
-            return self._node.append(batch.topic, batch.partition, batch.data)
+            return self._node.append(batch.topic, batch.partition, batch.data, batch.topic_id)
         except LogFailed as error:
             # A segment could not be sealed, or an append not undone: a failed sync like any other.
             self._fail(error)

@@ -129,10 +129,12 @@ def describe_log_dirs(context: Context, exchange: Exchange) -> None:
                     DescribeLogDirsPartition(partition_index=partition, partition_size=size)
                 )
         free = node.free_bytes()
+        # In memory there is no end to it but that of the field.
+        total = min(free + sum(sizes.values()), (1 << 63) - 1)
         result = DescribeLogDirsResult(
             log_dir=node.path,
             topics=list(found.values()),
-            total_bytes=free + sum(sizes.values()),
+            total_bytes=total,
             usable_bytes=free,
         )
         return DescribeLogDirsResponse(results=[result])

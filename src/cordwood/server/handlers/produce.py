@@ -46,7 +46,7 @@ def produce(context: Context, exchange: Exchange) -> None:
             elif partition.records is None:
                 places.append(_refused(partition.index, ErrorCode.INVALID_RECORD, "there are no records"))
             else:
-                batches.append(Batch(entry.name, partition.index, partition.records))
+                batches.append(Batch(entry.name, partition.index, partition.records, entry.id))
                 places.append(None)
         planned.append((topic, places))
 
