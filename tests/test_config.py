@@ -181,7 +181,7 @@ def test_an_endpoint_is_read_with_and_without_its_name(text: str, host: str, por
 )
 def test_a_listener_that_cannot_be_offered_as_asked_is_refused(text: str) -> None:
     """Who asks for encryption must not get a port without it."""
-    with pytest.raises(ValueError, match="not offered|neither"):
+    with pytest.raises(ValueError, match=r"not offered|neither"):
         Endpoint.parse(text)
 
 

@@ -8,30 +8,40 @@ from typing import Any
 from unittest.mock import patch
 
 import google_crc32c
+import msgspec
 import pytest
 from crash.test_crash_engine import (
+    a_topic_replaced_by_another,
     appends_and_rolls,
+    check_of,
     edges,
+    idempotent_producers,
     killed_writers,
     log_start_moves,
     preallocated_segments,
+    producers_of_a_truncated_log,
     small_steps,
     truncations,
     unsynced_appends,
 )
 from support.crashes import Violation, survives
 from support.disks import RecordingFile, RecordingFiles
-from support.promises import Run, check_promises
+from support.promises import Run
 
+from cordwood.errors import CordwoodError
 from cordwood.formats import batch
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.storage import (
     catalogue,
+    data_directory,
+    deletion,
     mark,
     metadata,
     partition_log,
     partition_state,
+    producer_keeper,
+    producers,
     recovery,
     segment,
     store,
@@ -43,6 +53,7 @@ from cordwood.storage import (
 from cordwood.storage.files import Files, join, parent
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import Bound
+from cordwood.storage.producer_keeper import ProducerKeeper
 from cordwood.storage.segment import ActiveSegment, Flushed
 
 __all__ = ["small_steps"]
@@ -303,13 +314,125 @@ def a_recovered_tail_that_is_not_synced() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def a_duplicate_acknowledged_before_the_sync_of_its_original() -> Iterator[None]:
+    real = PartitionLog.append_received
+
+    def append_received(self: PartitionLog, frame: Any) -> Any:
+        end = self.log_end_offset
+        appended = real(self, frame)
+        # Nothing below offset 0 is waited for.
+        return appended if self.log_end_offset > end else appended._replace(next_offset=0)
+
+    with patch.object(PartitionLog, "append_received", append_received):
+        yield
+
+
+@contextmanager
+def producers_saved_before_the_sync_of_their_records() -> Iterator[None]:
+    real = ProducerKeeper.count
+
+    def count(self: ProducerKeeper, size: int, leader_epoch: int, next_offset: int, now_ms: int) -> None:
+        real(self, size, leader_epoch, next_offset, now_ms)
+        self.save_synced(next_offset)
+
+    with patch.object(ProducerKeeper, "count", count):
+        yield
+
+
+@contextmanager
+def producers_saved_without_the_batch_that_they_were_saved_at() -> Iterator[None]:
+    real_note, real_count = ProducerKeeper.note, ProducerKeeper.count
+    late: list[Any] = []
+
+    def note(self: ProducerKeeper, *arguments: Any) -> None:
+        late.append(arguments)
+
+    def count(self: ProducerKeeper, *arguments: Any) -> None:
+        real_count(self, *arguments)
+        while late:
+            real_note(self, *late.pop())
+
+    with patch.object(ProducerKeeper, "note", note), patch.object(ProducerKeeper, "count", count):
+        yield
+
+
+@contextmanager
+def a_snapshot_of_producers_believed_after_a_truncation() -> Iterator[None]:
+    def read_snapshot(files: Files, directory: str, state: Any, end_offset: int) -> Any:
+        return producers.read_snapshot(
+            files, directory, msgspec.structs.replace(state, epochs=()), end_offset
+        )
+
+    with patch.object(producer_keeper, "read_snapshot", read_snapshot):
+        yield
+
+
+@contextmanager
+def the_log_after_a_snapshot_of_producers_not_read() -> Iterator[None]:
+    with patch.object(producer_keeper, "replay", lambda *arguments: 0):
+        yield
+
+
+@contextmanager
+def a_deletion_acknowledged_before_its_sync() -> Iterator[None]:
+    def add(self: catalogue.Catalogue, entries: Any) -> None:
+        if isinstance(entries[0], catalogue.DeletedEntry):
+            with patch.object(self, "_file", Unsynced(self._file)):
+                real(self, entries)
+        else:
+            real(self, entries)
+
+    real = catalogue.Catalogue.add
+    with patch.object(catalogue.Catalogue, "add", add):
+        yield
+
+
+@contextmanager
+def a_deleted_topic_moved_before_it_is_deleted() -> Iterator[None]:
+    def delete_topic(self: data_directory.DataDirectory, name: str) -> None:
+        deletion.discard_topic(self._files, self.path, self._entry(name, 0))
+        real(self, name)
+
+    real = data_directory.DataDirectory.delete_topic
+    with patch.object(data_directory.DataDirectory, "delete_topic", delete_topic):
+        yield
+
+
+@contextmanager
+def a_deleted_topic_left_where_it_was() -> Iterator[None]:
+    with patch.object(data_directory, "discard_topic", lambda files, data, entry: None):
+        yield
+
+
+@contextmanager
+def a_deletion_not_finished_after_a_crash() -> Iterator[None]:
+    with patch.object(data_directory, "finish_deletions", lambda *arguments: None):
+        yield
+
+
+@contextmanager
+def moved_topics_not_removed_after_a_crash() -> Iterator[None]:
+    with patch.object(data_directory, "remove_moved", lambda *arguments: None):
+        yield
+
+
+@contextmanager
+def whatever_has_the_name_of_a_deleted_topic_removed_after_a_crash() -> Iterator[None]:
+    with patch.object(deletion, "_is_of", lambda *arguments: True):
+        yield
+
+
 def caught(planted: Planted, workloads: list[Run]) -> Violation | None:
     """Run the workloads under a planted bug and return the first broken promise."""
     for workload in workloads:
+        check = check_of(workload)
         with planted():
-            violation = survives(
-                workload, check_promises, images_max=60_000, limit_per_prefix=24, edges=edges
-            )
+            try:
+                violation = survives(workload, check, images_max=60_000, limit_per_prefix=24, edges=edges)
+            except CordwoodError as error:
+                # It took no power cut: the engine refuses to go on.
+                violation = Violation("no cut", 0, f"R1: {type(error).__name__}: {error}")
         if violation is not None:
             return violation
     return None
@@ -335,6 +458,17 @@ CANARIES: list[tuple[Planted, list[Run]]] = [
     (a_topic_acknowledged_before_its_sync, [appends_and_rolls]),
     (a_torn_tail_left_in_place, [unsynced_appends]),
     (a_recovered_tail_that_is_not_synced, [killed_writers]),
+    (a_duplicate_acknowledged_before_the_sync_of_its_original, [idempotent_producers]),
+    (producers_saved_before_the_sync_of_their_records, [idempotent_producers]),
+    (producers_saved_without_the_batch_that_they_were_saved_at, [idempotent_producers]),
+    (the_log_after_a_snapshot_of_producers_not_read, [idempotent_producers]),
+    (a_snapshot_of_producers_believed_after_a_truncation, [producers_of_a_truncated_log]),
+    (a_deletion_acknowledged_before_its_sync, [a_topic_replaced_by_another]),
+    (a_deleted_topic_moved_before_it_is_deleted, [a_topic_replaced_by_another]),
+    (a_deleted_topic_left_where_it_was, [a_topic_replaced_by_another]),
+    (a_deletion_not_finished_after_a_crash, [a_topic_replaced_by_another]),
+    (moved_topics_not_removed_after_a_crash, [a_topic_replaced_by_another]),
+    (whatever_has_the_name_of_a_deleted_topic_removed_after_a_crash, [a_topic_replaced_by_another]),
 ]
 
 

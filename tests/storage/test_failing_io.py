@@ -14,6 +14,7 @@ from functools import cache, partial
 import pytest
 from support.disks import CHANGES, KINDS, Create, FaultPlan, FaultyFiles, RecordingFiles, Sync, image
 from support.logs import DATA, SMALL, Damage, Hung, Problems, contents_of, disk_of, ends, look, open_log
+from support.producing import Sent, send, snapshots_every
 
 import cordwood
 from cordwood.errors import CordwoodError, CorruptRange, DirectoryLocked, DiskFull, LogFailed, MetadataDamaged
@@ -22,8 +23,10 @@ from cordwood.storage.memory_files import MemoryFiles
 
 CLEAN = join(DATA, "meta", "clean")
 NOTHING = Damage((), derived=True)
-STEPS = 33
+STEPS = 40
 WRITES = frozenset({"write"})
+#: What a producer sends, some of it twice: before and after the log was closed.
+SENT = [Sent(7, 0, 2 * i, (b"sent %d" % i, b"and more")) for i in range(4)]
 
 
 # --- What was promised --------------------------------------------------------------------------------
@@ -44,6 +47,7 @@ class Promises:
         self.starts = {0}
         self.broken: list[str] = []
         self.acknowledged = 0
+        self.places: dict[Sent, int] = {}
 
     @property
     def sure(self) -> World:
@@ -59,6 +63,18 @@ class Promises:
             self.broken.append("an acknowledged offset was given again" if lost else "an append left a gap")
             worlds = {(*self.sure[:offset], *[b"?"] * (offset - len(self.sure)), *values)}
         self.worlds = worlds
+
+    def sent(self, base: int, sent: Sent) -> None:
+        """A producer was told that its batch is at *base*, for the first time or again."""
+        self.acknowledged += 1
+        if self.places.setdefault(sent, base) != base:
+            self.broken.append("a batch that was sent again got another offset")
+        end = base + len(sent.values)
+        there = {world for world in self.worlds if world[base:end] == sent.values}
+        worlds = there | {world + sent.values for world in self.worlds if len(world) == base}
+        if not worlds:
+            self.broken.append("a batch was answered with offsets that it cannot have")
+        self.worlds = worlds or self.worlds
 
     def maybe_appended(self, values: World) -> None:
         self.worlds |= {world + values for world in self.worlds}
@@ -117,6 +133,8 @@ class Workload:
         for i in range(7):
             yield "append", partial(self.append, "orders", b"order-%d" % i)
         yield "append", partial(self.append, "payments", b"paid")
+        for sent in (SENT[0], SENT[0], SENT[1]):
+            yield "send", partial(self.send, "payments", sent)
         # A frame that makes the segment roll, then one that would have fitted into the old one.
         yield "append", partial(self.append, "orders", b"x" * 150, b"y" * 100)
         yield "append", partial(self.append, "orders", b"s")
@@ -134,6 +152,8 @@ class Workload:
         yield "open", self.open_again
         yield "append", partial(self.append, "orders", b"x" * 250)
         yield "append", partial(self.append, "orders", b"t")
+        for sent in (SENT[1], SENT[2], SENT[2], SENT[3]):
+            yield "send", partial(self.send, "payments", sent)
         yield "append", partial(self.append, "payments", b"paid again")
         yield "read", self.read
         yield "close", self.close
@@ -169,6 +189,22 @@ class Workload:
             self.failed.add(name)
             raise
         promises.appended(placed[0].offset, values)
+
+    def send(self, name: str, sent: Sent) -> None:
+        """Have a producer send a batch, for the first time or again; what it knows is saved each time."""
+        self.topic(name)
+        promises = self.promises[name]
+        with snapshots_every(1):
+            log = self.opened()._writable().partition(name, 0)
+            try:
+                base, next_offset = send(log, sent)
+                log.commit(next_offset)
+            except LogFailed:
+                if name not in self.failed and sent not in promises.places:
+                    promises.maybe_appended(sent.values)
+                self.failed.add(name)
+                raise
+        promises.sent(base, sent)
 
     def truncate(self, name: str, end: int) -> None:
         topic, promises = self.topic(name), self.promises[name]

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.clocks import HookedFiles
 from support.crashes import CrashCount, crash_images
 from support.data_directory import (
     Partition,
     catalogue_entry,
     compressed_partition,
     contents,
+    envelope,
     flipped,
     frame,
     index_of,
@@ -29,12 +31,17 @@ from support.data_directory import (
     write_sound_directory,
 )
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles
+from support.producing import Sent, send, snapshots_every
 from support.verifying import (
     CATALOGUE,
+    PRODUCERS,
     ROOT,
+    SNAPSHOT,
     notes,
     one_partition,
     orders_path,
+    producing_directory,
+    producing_partition,
     segment_file,
     serious,
     sound_directory,
@@ -357,6 +364,224 @@ def test_topics_without_a_directory_are_one_note() -> None:
     assert note.found == "none for 100 that nothing was appended to: empty-0, empty-1, empty-10, …"
 
 
+# --- idempotent producers ----------------------------------------------------------------------
+
+
+def test_a_snapshot_of_producers_that_the_log_bears_out_is_sound() -> None:
+    """It is read and counted; one that covers less, or of producers whose records are gone, is as good."""
+    without = verify(one_partition(producing_partition()))
+    files = producing_directory()
+    report = verify(files)
+    assert report.sound
+    assert report.bytes == without.bytes + len(read_file(files, PRODUCERS))
+    assert notes(report) == notes(without)
+    older = [{"id": 3, "epoch": 0, "batches": [[0, 4, 0, 5]], "seen_ms": 0}]
+    for changes in (
+        {"next_offset": 0, "producers": []},
+        {"next_offset": 40},
+        {"producers": SNAPSHOT["producers"][1:]},
+    ):
+        assert verify(producing_directory(**changes)).sound
+    partition = producing_partition()
+    partition.sealed, partition.log_start = partition.sealed[2:], 20
+    files = one_partition(partition)
+    put(files, PRODUCERS, envelope({**SNAPSHOT, "producers": [*SNAPSHOT["producers"], *older]}))
+    assert verify(files).sound
+
+
+def test_what_the_engine_saves_of_its_producers_is_borne_out_by_the_log() -> None:
+    """Over rolls, a cut inside a batch, a moved log start, and a second life: R5 as others see it."""
+    files = MemoryFiles()
+    with snapshots_every(300):
+        for life in range(3):
+            with embedded.open(ROOT, files=files) as log:
+                topic = log.topic("orders", config={"segment.bytes": "500", "index.interval.bytes": "100"})
+                partition = log._writable().partition("orders", 0)
+                for i in range(20):
+                    sent = Sent(i % 3, life, 2 * (i // 3), (b"one", b"two"))
+                    partition.commit(send(partition, sent)[1])
+                    report = verify(files)
+                    assert report.sound, report.findings
+                topic.truncate(0, topic.log_end_offset(0) - 3)
+                assert verify(files).sound
+                topic.advance_log_start(0, topic.log_end_offset(0) - 15)
+                assert verify(files).sound
+            report = verify(files)
+            assert report.sound
+            assert report.findings == ()
+
+
+def test_a_snapshot_from_before_a_truncation_is_noted() -> None:
+    """A crash before the next one was saved: nobody believes it, and it says nothing about the log."""
+    kept = rising_frames(30, 2)
+    partition = producing_partition()
+    partition.active, partition.marked, partition.tail = [*kept, frame(34, [b"new"], epoch=1)], 3, b""
+    partition.epochs = [(0, 0), (1, 34)]
+    partition.epoch_start = {"base": 30, "position": len(log_of(kept)), "next_offset": 34}
+    files = one_partition(partition)
+    put(files, PRODUCERS, envelope(SNAPSHOT))
+    (note,) = verify(files).findings
+    assert (note.severity, note.path, note.what) == ("note", PRODUCERS, "outdated snapshot")
+    put(files, PRODUCERS, envelope({**SNAPSHOT, "leader_epoch": 1, "next_offset": 34, "producers": []}))
+    assert verify(files).findings == ()
+
+
+def test_a_snapshot_that_is_replaced_meanwhile_is_not_judged() -> None:
+    files = producing_directory(next_offset=50)
+    assert [f.severity for f in serious(verify(files))] == ["index"]
+
+    def save() -> None:
+        put(files, PRODUCERS, envelope(SNAPSHOT))
+
+    report = verify(Beside(files, segment_file(30, "log"), save))
+    assert report.sound
+    assert [f.what for f in notes(report) if f.path == PRODUCERS] == ["not judged"]
+
+
+def test_a_file_of_producers_that_cannot_be_read_is_an_index_finding() -> None:
+    files = producing_directory()
+    fail_at = found = 0
+    while True:
+        fail_at += 1
+        faulty = FaultyFiles(files, FaultPlan(fail_at, frozenset({"open", "read", "size"}), errno.EIO))
+        report = verify(faulty)
+        if not faulty.failures:
+            break
+        assert not report.sound
+        about = [f for f in serious(report) if f.path == PRODUCERS]
+        found += len(about)
+        assert all(f.severity == "index" for f in about)
+    assert found == 3
+
+
+# --- deleted topics ----------------------------------------------------------------------------
+
+DELETED = f"{ROOT}/tmp/id-gone.deleted"
+
+
+def test_what_is_left_of_a_deleted_topic_is_noted() -> None:
+    """In ``tmp/``, where it is about to be removed, whatever is in it; other names there are others'."""
+    files, orders, _ = sound_directory()
+    put(files, f"{DELETED}/0/segments/00000000000000000000.log", orders.active[0].data[:30])
+    put(files, f"{ROOT}/tmp/1.spool", b"half a stream")
+    report = verify(files)
+    assert report.sound
+    assert [(f.path, f.what) for f in notes(report) if f.what != "torn tail"] == [(DELETED, "deleted topic")]
+    assert verify_directory(files, ROOT, "payments").findings == ()
+
+
+@pytest.mark.parametrize("topic_id", ["id-orders", "id-never"])
+def test_a_topic_that_was_moved_away_though_it_is_not_deleted_is_corruption(topic_id: str) -> None:
+    """The catalogue says so first: no crash leaves it otherwise."""
+    files, _, _ = sound_directory()
+    path = f"{ROOT}/tmp/{topic_id}.deleted"
+    files.make_directories(path)
+    (finding,) = serious(verify(files))
+    assert (finding.severity, finding.path, finding.what) == ("corruption", path, "moved topic")
+
+
+def test_ids_of_producers_are_known_to_the_catalogue() -> None:
+    files, _, _ = sound_directory()
+    entries = [
+        topic_entry("orders", "id-orders", 1),
+        {"kind": "producer-ids", "next_id": 1000},
+        topic_entry("payments", "id-payments", 2),
+        {"kind": "producer-ids", "next_id": 2000},
+    ]
+    write_catalogue(files, ROOT, entries)
+    assert [f.what for f in verify(files).findings] == ["torn tail"]
+    write_catalogue(files, ROOT, [*entries, {"kind": "of a later version"}])
+    assert [f.what for f in verify(files).findings] == ["kind of entry", "torn tail"]
+
+
+def move_away(files: MemoryFiles, *, noted: bool) -> None:
+    """Do what a writer does to the topic of orders when it is deleted."""
+    entries = [topic_entry("orders", "id-orders", 1), topic_entry("payments", "id-payments", 2)]
+    if noted:
+        write_catalogue(files, ROOT, [*entries, {"kind": "deleted", "id": "id-orders"}])
+    files.make_directories(f"{ROOT}/tmp")
+    files.rename(f"{ROOT}/topics/orders", f"{ROOT}/tmp/id-orders.deleted")
+
+
+PLACES = [
+    orders_path("partition.json"),
+    orders_path("mark"),
+    segment_file(0, "log"),
+    segment_file(12, "idx"),
+    segment_file(30, "log"),
+    segment_file(30, "timeidx"),
+]
+
+
+@pytest.mark.parametrize("trigger", PLACES)
+def test_a_topic_that_is_deleted_meanwhile_is_not_missed(trigger: str) -> None:
+    files, _, _ = sound_directory()
+    report = verify(Beside(files, trigger, lambda: move_away(files, noted=True)))
+    assert report.sound, report.findings
+    assert not verify(files).corrupt
+
+
+def test_a_topic_that_goes_meanwhile_and_was_not_deleted_is_corruption() -> None:
+    files, _, _ = sound_directory()
+
+    def lose() -> None:
+        move_away(files, noted=False)
+        files.rename(f"{ROOT}/tmp/id-orders.deleted", "/elsewhere")
+
+    report = verify(Beside(files, segment_file(30, "timeidx"), lose))
+    assert report.corrupt
+
+
+def create_again(files: MemoryFiles) -> None:
+    """Do what a writer does when another topic of that name is created and written to."""
+    entries = [
+        topic_entry("orders", "id-orders", 1),
+        topic_entry("payments", "id-payments", 2),
+        {"kind": "deleted", "id": "id-orders"},
+        topic_entry("orders", "id-later", 1),
+    ]
+    write_catalogue(files, ROOT, entries)
+    later = Partition("orders", "id-later", 0, [], [frame(0, [b"v"]), frame(1, [b"w"])], 2)
+    later.write(files, ROOT)
+
+
+@pytest.mark.parametrize("trigger", PLACES)
+def test_a_topic_that_is_replaced_meanwhile_is_no_contradiction(trigger: str) -> None:
+    files, _, _ = sound_directory()
+
+    def replace_topic() -> None:
+        move_away(files, noted=True)
+        create_again(files)
+
+    report = verify(Beside(files, trigger, replace_topic))
+    assert report.sound, report.findings
+    after = verify(files)
+    assert after.sound
+    assert after.frames == 2 + 10
+
+
+@pytest.mark.parametrize("gone_at", [f"{ROOT}/topics/orders", orders_path("segments")])
+def test_a_topic_that_was_gone_and_is_there_again_is_read_again(gone_at: str) -> None:
+    """What the walk did not find is no finding about the topic that has the name by the time it looks."""
+    files, _, _ = sound_directory()
+    hooked = HookedFiles(files)
+    stage = [0]
+
+    def act(kind: str, path: str) -> None:
+        if stage[0] == 0 and (kind, path) == ("list", gone_at):
+            stage[0] = 1
+            move_away(files, noted=True)
+        elif stage[0] == 1 and (kind, path) == ("stat", f"{ROOT}/topics/orders"):
+            stage[0] = 2
+            create_again(files)
+
+    hooked.before = act
+    report = verify(hooked)
+    assert stage == [2]
+    assert report.sound, report.findings
+    assert report.frames == 2 + 10
+
+
 # --- beside a live writer ----------------------------------------------------------------------
 
 
@@ -463,14 +688,21 @@ def test_verify_shares_no_code_with_the_writer() -> None:
 def test_no_power_cut_leaves_the_engine_with_what_verify_calls_corruption() -> None:
     """Verify and recovery agree on what a crash explains, though they share no code."""
     recording = RecordingFiles(MemoryFiles())
-    with embedded.open(ROOT, files=recording) as log:
+    with snapshots_every(300), embedded.open(ROOT, files=recording) as log:
+        gone = log.topic("gone")
+        gone.append(b"deleted soon")
+        log._writable().delete_topic("gone")
+        log._writable().reserve_producer_ids(100)
         topic = log.topic("orders", config={"segment.bytes": "400", "index.interval.bytes": "100"})
-        for _ in range(6):
-            topic.append_many([(b"k", b"v" * 50)] * 2)
+        partition = log._writable().partition("orders", 0)
+        for i in range(6):
+            partition.commit(send(partition, Sent(7, 0, i, (b"v" * 50,)))[1])
+            topic.append(b"v" * 50, key=b"k")
         topic.truncate(partition=0, end_offset=8)  # between two frames, and below within one
         topic.append(b"x" * 80)
         topic.truncate(partition=0, end_offset=3)
         topic.append(b"y" * 80)
+        partition.commit(send(partition, Sent(7, 1, 0, (b"z",)))[1])
     with embedded.open(ROOT, files=recording) as log:
         log.topic("orders").append(b"z")
     count = CrashCount()
@@ -479,6 +711,8 @@ def test_no_power_cut_leaves_the_engine_with_what_verify_calls_corruption() -> N
             report = verify(image.files)
             found = "; ".join(map(str, serious(report)))
             assert not report.corrupt, f"I3: {found} ({image.kind} after {image.prefix} operations)"
+            wrong = [f for f in serious(report) if f.path.endswith("producers.json")]
+            assert not wrong, f"R5: {found} ({image.kind} after {image.prefix} operations)"
     print("\n".join(count.report()))
     count.require(800)
     assert verify(recording).sound

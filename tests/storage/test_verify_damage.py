@@ -36,16 +36,21 @@ from support.data_directory import (
 from support.verifying import (
     BROKER,
     CATALOGUE,
+    PRODUCERS,
     ROOT,
+    SNAPSHOT,
     STATE,
     one_partition,
     orders_path,
+    producing_directory,
+    producing_partition,
     segment_file,
     serious,
     sound_directory,
     verify,
 )
 
+from cordwood.cli.verify import exit_code
 from cordwood.storage.files import read_file
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.verify import VerifyReport
@@ -137,6 +142,12 @@ def first(name: str, position: int | None, what: str, change: Bytes) -> Damage:
 def index(name: str, base: int, suffix: str, position: int, change: Bytes) -> Damage:
     path, what = segment_file(base, suffix), "offset index" if suffix == "idx" else "time index"
     return Damage(name, rewrite(path, change), path, position, what, "index")
+
+
+def batches(*each: list[int]) -> dict[str, object]:
+    """The fields of a snapshot whose first producer has these batches."""
+    first, *others = SNAPSHOT["producers"]
+    return {"producers": [{**first, "batches": list(each)}, *others]}
 
 
 def missing(path: str, severity: str = "corruption") -> Damage:
@@ -281,6 +292,68 @@ INDEX_DAMAGES = [
     index("active cut", 30, "timeidx", len(time_index_of(ACTIVE[:3])) - 16, lambda old: old[:-1]),
 ]
 
+PRODUCER_DAMAGES: dict[str, tuple[dict[str, object], str, str]] = {
+    # The fields that differ, what is found, and what is said to be there.
+    "past the end": ({"next_offset": 41}, "next offset", "41"),
+    "another topic": ({"topic_id": "id-else"}, "topic id", "id-else"),
+    "another partition": ({"partition": 1}, "partition", "1"),
+    "later epoch": ({"leader_epoch": 1}, "leader epoch", "1"),
+    "one twice": ({"producers": SNAPSHOT["producers"] * 2}, "producers", "one twice"),
+    "none of its batches": (batches(), "batches of producer 7", "0"),
+    "six batches": (
+        batches(*([i, i, 20 + i, 21 + i] for i in range(6))),
+        "batches of producer 7",
+        "6",
+    ),
+    "offsets and sequences": (batches([6, 8, 30, 32]), "batches of producer 7", "2"),
+    "falling offsets": (
+        batches([8, 9, 32, 34], [6, 7, 30, 32]),
+        "batches of producer 7",
+        "30",
+    ),
+    "beyond what is covered": (batches([12, 13, 38, 40]), "batches of producer 7", "40"),
+    "sequence": (batches([5, 6, 30, 32]), "batch of a producer", "first_sequence=6"),
+    "epoch": (
+        {"producers": [{**SNAPSHOT["producers"][0], "epoch": 3}]},
+        "batch of a producer",
+        "epoch=2",
+    ),
+    "another's batch": (batches([2147483647, 0, 34, 36]), "batch of a producer", "producer_id=9"),
+    "nobody's batch": (batches([0, 1, 20, 22]), "batch of a producer", "producer_id=-1"),
+    "within a batch": (batches([7, 7, 31, 32]), "batch of a producer", "no batch at that offset"),
+    "a field of another type": ({"next_offset": "38"}, "body", "Expected `int`"),
+    "negative": (batches([-1, 0, 30, 32]), "body", ">= 0"),
+    "newer format": ({"format": 2}, "format is newer", "2"),
+    "older format": ({"format": 0}, "format", "0"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCER_DAMAGES)
+def test_a_snapshot_of_producers_that_is_wrong_is_an_index_finding(name: str) -> None:
+    """It is derived from the log, whose records are as they were: never corruption."""
+    changes, what, found = PRODUCER_DAMAGES[name]
+    report = verify(producing_directory(**changes))
+    assert not report.sound
+    assert exit_code(report) == 3
+    assert {(f.severity, f.path) for f in serious(report)} == {("index", PRODUCERS)}
+    assert any(f.what == what and found in f.found for f in serious(report)), report.findings
+
+
+def test_every_flipped_bit_and_every_cut_of_a_snapshot_of_producers_is_an_index_finding() -> None:
+    files = producing_directory()
+    whole = read_file(files, PRODUCERS)
+    changed = [flipped(whole, bit) for bit in range(8 * len(whole))]
+    changed += [whole[:size] for size in range(len(whole))]
+    for data in changed:
+        put(files, PRODUCERS, data)
+        (finding,) = serious(verify(files))
+        assert (finding.severity, finding.path) == ("index", PRODUCERS)
+    files.unlink(PRODUCERS)
+    assert verify(files).sound
+    print(f"{len(changed)} flipped bits and cuts, all found")
+    assert len(changed) > 2_000
+
+
 META_DAMAGES = [
     missing(BROKER),
     missing(CATALOGUE),
@@ -312,6 +385,25 @@ META_DAMAGES = [
         CATALOGUE,
         8 + len(catalogue_entry(orders_entry)),
         "id of topic orders",
+    ),
+    Damage(
+        "ids of producers go back",
+        catalogue(
+            orders_entry,
+            {"kind": "producer-ids", "next_id": 20},
+            payments_entry,
+            {"kind": "producer-ids", "next_id": 19},
+        ),
+        CATALOGUE,
+        None,
+        "next producer id",
+    ),
+    Damage(
+        "negative id of a producer",
+        catalogue(orders_entry, payments_entry, {"kind": "producer-ids", "next_id": -1}),
+        CATALOGUE,
+        None,
+        "JSON of the entry",
     ),
     Damage("unknown topic", catalogue(payments_entry), DIRECTORY, None, "unknown topic"),
     Damage(
@@ -501,6 +593,9 @@ def test_every_file_that_goes_missing_and_every_cut_is_found() -> None:
 @settings(max_examples=500, deadline=None)
 def test_any_bytes_in_any_file_give_a_report(data: st.DataObject) -> None:
     files, _, _ = sound_directory()
+    producing_partition().write(files, ROOT)
+    put(files, PRODUCERS, envelope(SNAPSHOT))
+    put(files, f"{ROOT}/tmp/id-gone.deleted/0/partition.json", b"{}")
     paths = all_files(files, ROOT)
     for _ in range(data.draw(st.integers(1, 3))):
         path = data.draw(st.sampled_from(paths))

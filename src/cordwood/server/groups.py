@@ -80,14 +80,17 @@ class Groups:
             unread = self.coordinator.load(rows, self.now_ms())
             if unread:
                 _LOGGER.error("%d records of %s could not be read", unread, offsets_topic.NAME)
-            self.coordinator.loaded = True
-            self._set_alarm()
             # A crash may have come between the end of a topic and that of its offsets.
             topics = self._node.topics
-            self.forget_topics(topic for topic in self.coordinator.topics() if topics.find(topic) is None)
+            gone = [topic for topic in self.coordinator.topics() if topics.find(topic) is None]
+            self.forget_topics(gone, self._loaded)
         else:
             # Without them groups would begin where they should not: better none is served.
             _LOGGER.error("consumer groups cannot be served: %s", rows)
+
+    def _loaded(self) -> None:
+        self.coordinator.loaded = True
+        self._set_alarm()
 
     def close(self) -> None:
         """Time nothing any more, and let nobody wait."""

@@ -21,6 +21,9 @@ from cordwood.storage.reading import REINDEX_WINDOW_BYTES, indexes_of, walk
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.view import View
 
+#: A log that took this much since its last snapshot gets one when it is closed.
+CLOSING_BYTES = 1 << 20
+
 
 class ProducerKeeper:
     """The producers of one partition, learnt when they are first asked for.
@@ -130,8 +133,12 @@ class ProducerKeeper:
             self.save_synced(end_offset)
 
     def close(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
-        """Save what changed, all of it synced."""
-        if self._changed:
+        """Save what changed, all of it synced; and that nothing did, where much was appended.
+
+        Without that a log that takes plain batches only would be read from its beginning by the first
+        idempotent producer, however often it was closed in between.
+        """
+        if self._changed or self._unsaved_bytes >= CLOSING_BYTES:
             self._capture(leader_epoch, end_offset, now_ms)
         self.save_synced(end_offset)
 
