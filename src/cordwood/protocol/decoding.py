@@ -27,6 +27,9 @@ from cordwood.protocol.schema import (
 from cordwood.protocol.source import Source
 from cordwood.protocol.wire import Decode
 
+#: An array with more elements is refused: a few bytes each would still cost seconds and a gigabyte.
+ELEMENTS_MAX = 100_000
+
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
     """Return the function that reads *version* of *cls*: ``decode(frame, position)``.
@@ -169,7 +172,7 @@ class DecoderSource(Source):
         smallest = max(1, smallest_size(array.element, self.version, self.flexible))
         count = self.length("i", target, nullable, "[]")
         with self.block("else:"):
-            with self.block(f"if {count} * {smallest} > end - i:"):
+            with self.block(f"if {count} * {smallest} > end - i or {count} > {ELEMENTS_MAX}:"):
                 self.fail("has more elements than fit", f"f'{{{count}}} elements, {{end - i}} bytes left'")
             if isinstance(array.element, Fixed) and len(array.element.code) == 1:
                 self.line(f"{target} = list(unpack_from('>%d{array.element.code}' % {count}, b, i))")

@@ -40,6 +40,16 @@ class Inbox:
         """How much memory a frame that is not complete takes."""
         return len(self._rest) if self._frame is None else len(self._frame)
 
+    @property
+    def missing(self) -> int:
+        """How many bytes complete the frame, or at least its length, that has begun; 0 if none has."""
+        if self._frame is not None:
+            return self._size - self._filled
+        rest = self._rest
+        if len(rest) < _PREFIX:
+            return _PREFIX - len(rest) if rest else 0
+        return _PREFIX + int.from_bytes(rest[:_PREFIX], "big", signed=True) - len(rest)
+
     def space(self) -> memoryview:
         """Return where the next bytes are to be put; never empty."""
         frame = self._frame

@@ -152,8 +152,13 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.give(self._request_bytes + self._inbox_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
-        return self._inbox.space()
+        """Return where the next bytes go.
+
+        Where memory is short, no more than completes the request that has begun: a client that sends one
+        after the other would otherwise never be between two of them, where reading can pause.
+        """
+        space = self._inbox.space()
+        return space[: self._inbox.missing or None] if self._budget.exhausted else space
 
     def buffer_updated(self, count: int) -> None:
         """Take in what came."""

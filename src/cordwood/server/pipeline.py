@@ -58,6 +58,10 @@ class Job:
         self.done = done
         self.outcomes: list[Outcome] = []
 
+    def cancel(self) -> None:
+        """Append nothing more of it: nobody waits for an answer, and what it holds is no longer counted."""
+        self.batches = ()
+
 
 class Pipeline:
     """The two threads. `submit` is called on the event loop, and so is everything *post* is given."""
@@ -89,11 +93,13 @@ class Pipeline:
         self._writer.start()
         self._committer.start()
 
-    def submit(self, batches: Sequence[Batch], acks: int, done: Callable[[Sequence[Outcome]], None]) -> None:
+    def submit(self, batches: Sequence[Batch], acks: int, done: Callable[[Sequence[Outcome]], None]) -> Job:
         """Append *batches*, then call *done* on the loop: after the sync where *acks* is -1, else before."""
+        job = Job(batches, acks == -1, done)
         with self._arrived:
-            self._incoming.append(Job(batches, acks == -1, done))
+            self._incoming.append(job)
             self._arrived.notify()
+        return job
 
     def close(self) -> None:
         """Finish what was submitted and end both threads. Not on the event loop."""
@@ -119,16 +125,18 @@ class Pipeline:
                 return
             answered, advances = [], []
             for job in jobs:
-                advances += self._append_all(job)
-                if not self._hand_over(job):
+                # Taken once: the job may be cancelled on the loop meanwhile.
+                batches = job.batches
+                advances += self._append_all(job, batches)
+                if not self._hand_over(job, batches):
                     answered.append(job)
             if answered or advances:
                 self._post(partial(self._deliver, answered, advances))
 
-    def _append_all(self, job: Job) -> list[Advance]:
+    def _append_all(self, job: Job, batches: Sequence[Batch]) -> list[Advance]:
         """Append the batches of *job*; return what can be read already, under a weak sync policy."""
         advances = []
-        for batch in job.batches:
+        for batch in batches:
             outcome = self._append(batch)
             job.outcomes.append(outcome)
             if isinstance(outcome, Placed) and not outcome.log.config.sync.durable:
@@ -151,12 +159,12 @@ class Pipeline:
             _LOGGER.exception("appending to %s-%d failed", batch.topic, batch.partition)
             return error
 
-    def _hand_over(self, job: Job) -> bool:
+    def _hand_over(self, job: Job, batches: Sequence[Batch]) -> bool:
         """Tell the committer what was written; return whether *job* waits for it."""
         now_ns = self._clock.monotonic_ns()
         waits = False
         with self._due:
-            for batch, outcome in zip(job.batches, job.outcomes, strict=True):
+            for batch, outcome in zip(batches, job.outcomes, strict=True):
                 if isinstance(outcome, Placed):
                     self._note_dirty(outcome.log, len(batch.data), now_ns)
                     waits = waits or (job.wait and outcome.log.config.sync.durable)

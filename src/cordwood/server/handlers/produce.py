@@ -54,7 +54,10 @@ def produce(context: Context, exchange: Exchange) -> None:
         exchange.attempt(lambda: _answer(exchange, request.acks, planned, outcomes))
 
     if batches:
-        context.pipeline.submit(batches, request.acks, done)
+        job = context.pipeline.submit(batches, request.acks, done)
+        if request.acks != 0:
+            # Who asked for an answer and did not wait for it was promised nothing.
+            exchange.on_lost = job.cancel
     else:
         done(())
 

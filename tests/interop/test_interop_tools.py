@@ -1,0 +1,241 @@
+"""Kafka's own command-line tools against our server, and on our files."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from interop.kafka_jars import KAFKA_VERSION, java_command, run_tool
+from interop.report import Report
+from support.clients import COMPRESSIONS, Confluent, Outgoing
+from support.serving import ServerProcess
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
+
+TOOLS = "org.apache.kafka.tools"
+#: What each is called in Kafka's bin/, without its ``.sh``.
+MAIN_CLASSES = {
+    "kafka-topics": f"{TOOLS}.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
+    "kafka-groups": f"{TOOLS}.GroupsCommand",
+    "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
+    "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
+    "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
+    "kafka-consumer-perf-test": f"{TOOLS}.ConsumerPerformance",
+    "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
+    "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
+    "kafka-e2e-latency": f"{TOOLS}.EndToEndLatency",
+    "kafka-get-offsets": f"{TOOLS}.GetOffsetShell",
+    "kafka-delete-records": f"{TOOLS}.DeleteRecordsCommand",
+    "kafka-log-dirs": f"{TOOLS}.LogDirsCommand",
+    "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
+    "kafka-cluster": f"{TOOLS}.ClusterTool",
+    "kafka-dump-log": f"{TOOLS}.DumpLogSegments",
+}
+Check = Callable[[str, str], AbstractContextManager[None]]
+Tool = Callable[..., str]
+
+
+@pytest.fixture
+def check(report: Report) -> Check:
+    """Report a check of a tool: its name, and what was done with it."""
+    return lambda name, done: report.check("tools", name, KAFKA_VERSION, done)
+
+
+@pytest.fixture
+def tool(server: ServerProcess) -> Tool:
+    """Run one of the tools against the server, and return what it printed."""
+
+    def run(name: str, *arguments: str, given: str = "") -> str:
+        place = ("--bootstrap-server", server.bootstrap)
+        return run_tool(MAIN_CLASSES[name], *arguments, *place, given=given)
+
+    return run
+
+
+def test_topics(tool: Tool, check: Check) -> None:
+    with check("kafka-topics", "create"):
+        tool("kafka-topics", "--create", "--topic", "t", "--partitions", "2", "--config", "segment.ms=5000")
+    with check("kafka-topics", "list"):
+        assert tool("kafka-topics", "--list").split() == ["t"]
+    with check("kafka-topics", "alter"):
+        tool("kafka-topics", "--alter", "--topic", "t", "--partitions", "4")
+    with check("kafka-topics", "describe"):
+        described = tool("kafka-topics", "--describe", "--topic", "t")
+        assert re.search(r"PartitionCount: 4\s+ReplicationFactor: 1\s+Configs: segment.ms=5000", described)
+        assert len(re.findall(r"Partition: \d\s+Leader: 0\s+Replicas: 0\s+Isr: 0", described)) == 4
+    with check("kafka-topics", "delete"):
+        tool("kafka-topics", "--delete", "--topic", "t")
+        assert tool("kafka-topics", "--list").split() == []
+
+
+def test_configs(tool: Tool, check: Check, server: ServerProcess) -> None:
+    Confluent().create_topic(server.bootstrap, "t", 1)
+    topic = ("--entity-type", "topics", "--entity-name", "t")
+    with check("kafka-configs", "alter a topic"):
+        tool("kafka-configs", *topic, "--alter", "--add-config", "max.message.bytes=2000,segment.ms=5000")
+        tool("kafka-configs", *topic, "--alter", "--delete-config", "segment.ms")
+    with check("kafka-configs", "describe a topic"):
+        assert "max.message.bytes=2000 " in tool("kafka-configs", *topic, "--describe")
+        everything = tool("kafka-configs", *topic, "--describe", "--all")
+        assert re.search(r"segment.ms=3600000 .*DEFAULT_CONFIG", everything)
+    with check("kafka-configs", "describe the brokers"):
+        brokers = tool("kafka-configs", "--entity-type", "brokers", "--describe", "--all")
+        assert "num.partitions=3 " in brokers
+
+
+def test_consumer_groups(tool: Tool, check: Check, server: ServerProcess) -> None:
+    _fill(server, "t", 10)
+    group = ("--group", "g", "--topic", "t")
+    tool("kafka-console-consumer", *group, "--from-beginning", "--max-messages", "10")
+    with check("kafka-groups", "list"):
+        assert re.search(r"^g +Classic +consumer", tool("kafka-groups", "--list"), re.MULTILINE)
+    with check("kafka-consumer-groups", "list"):
+        listed = tool("kafka-consumer-groups", "--list", "--state")
+        assert re.search(r"^g +Empty", listed, re.MULTILINE)
+    with check("kafka-consumer-groups", "describe"):
+        described = tool("kafka-consumer-groups", "--describe", "--group", "g")
+        assert re.search(r"^g +t +0 +10 +10 +0 ", described, re.MULTILINE)
+    with check("kafka-consumer-groups", "reset offsets"):
+        moved = tool("kafka-consumer-groups", "--reset-offsets", *group, "--shift-by", "-3", "--execute")
+        assert re.search(r"^g +t +0 +7\b", moved, re.MULTILINE)
+    with check("kafka-consumer-groups", "delete offsets"):
+        tool("kafka-consumer-groups", "--delete-offsets", *group)
+        assert " t " not in tool("kafka-consumer-groups", "--describe", "--group", "g")
+    with check("kafka-consumer-groups", "delete"):
+        tool("kafka-consumer-groups", "--delete", "--group", "g")
+        assert tool("kafka-consumer-groups", "--list").split() == []
+
+
+def test_consoles(tool: Tool, check: Check) -> None:
+    with check("kafka-console-producer", "keys, null values, compression"):
+        tool(
+            *("kafka-console-producer", "--topic", "t", "--compression-codec", "zstd"),
+            *("--reader-property", "parse.key=true", "--reader-property", "null.marker=NULL"),
+            given="a\t1\nb\tNULL\n",
+        )
+    with check("kafka-console-consumer", "from the beginning"):
+        shown = tool(
+            *("kafka-console-consumer", "--topic", "t", "--from-beginning", "--max-messages", "2"),
+            *("--formatter-property", "print.key=true", "--formatter-property", "null.literal=NULL"),
+        )
+        assert sorted(shown.splitlines()) == ["a\t1", "b\tNULL"]
+
+
+def test_perf_tests(tool: Tool, check: Check) -> None:
+    """Every record arrives; how fast is for ``make bench`` to say."""
+    counts = ("--topic", "t", "--num-records", "20000")
+    with check("kafka-producer-perf-test", "20,000 records of 100 bytes"):
+        sent = tool("kafka-producer-perf-test", *counts, "--record-size", "100", "--throughput", "-1")
+        assert "20000 records sent" in sent
+    with check("kafka-consumer-perf-test", "20,000 records of 100 bytes"):
+        header, figures = tool("kafka-consumer-perf-test", *counts).splitlines()
+        row = dict(zip(header.split(", "), figures.split(", "), strict=True))
+        assert row["data.consumed.in.nMsg"] == "20000"
+    with check("kafka-e2e-latency", "20 records"):
+        sizes = ("--num-records", "20", "--record-size", "100")
+        assert "Avg latency" in tool("kafka-e2e-latency", "--topic", "e", *sizes, "--producer-acks", "all")
+
+
+def test_verifiable_clients(tool: Tool, check: Check) -> None:
+    with check("kafka-verifiable-producer", "100 records"):
+        lines = tool("kafka-verifiable-producer", "--topic", "t", "--max-messages", "100", "--acks", "-1")
+        assert json.loads(lines.splitlines()[-1])["acked"] == 100
+    with check("kafka-verifiable-consumer", "100 records"):
+        options = ("--max-messages", "100", "--reset-policy", "earliest")
+        lines = tool("kafka-verifiable-consumer", "--topic", "t", "--group-id", "g", *options)
+        events = [json.loads(line) for line in lines.splitlines()]
+        assert sum(event["count"] for event in events if event["name"] == "records_consumed") == 100
+        assert any(event["name"] == "offsets_committed" and event["success"] for event in events)
+
+
+def test_offsets_and_directories(tool: Tool, check: Check, server: ServerProcess, tmp_path: Path) -> None:
+    _fill(server, "t", 10)
+    offsets = ("kafka-get-offsets", "--topic", "t", "--time")
+    with check("kafka-get-offsets", "earliest, latest, largest timestamp, a time"):
+        assert tool(*offsets, "latest").split() == ["t:0:10"]
+        assert tool(*offsets, "max-timestamp").split() == ["t:0:9"]
+        assert tool(*offsets, "1004").split() == ["t:0:4"]
+    with check("kafka-delete-records", "up to an offset"):
+        asked = tmp_path / "delete.json"
+        partitions = [{"topic": "t", "partition": 0, "offset": 6}]
+        asked.write_text(json.dumps({"partitions": partitions, "version": 1}))
+        deleted = tool("kafka-delete-records", "--offset-json-file", str(asked))
+        assert "low_watermark: 6" in deleted
+        assert tool(*offsets, "earliest").split() == ["t:0:6"]
+    with check("kafka-log-dirs", "describe"):
+        (listed,) = re.findall(r"^\{.*\}$", tool("kafka-log-dirs", "--describe"), re.MULTILINE)
+        (directory,) = json.loads(listed)["brokers"][0]["logDirs"]
+        assert Path(directory["logDir"]) == server.data
+        assert {part["partition"] for part in directory["partitions"]} == {"t-0"}
+    with check("kafka-broker-api-versions", "describe"):
+        assert "Fetch(1): 4 to 18 [usable: 18]" in tool("kafka-broker-api-versions")
+    with check("kafka-cluster", "the cluster's id"):
+        assert re.match(r"Cluster ID: \S+", tool("kafka-cluster", "cluster-id"))
+
+
+def test_sealed_segments_are_clean(check: Check, server: ServerProcess) -> None:
+    """Kafka reads our files: every batch and every record of every compression, and the offsets of groups."""
+    sizes = ("--num-records", "20000", "--record-size", "200", "--throughput", "-1")
+    place = ("--topic", "t", "--bootstrap-server", server.bootstrap)
+    smallest = ("--config", "segment.bytes=1048576", "--partitions", "1")
+    run_tool(MAIN_CLASSES["kafka-topics"], "--create", *place, *smallest)
+    for compression in COMPRESSIONS:
+        codec = ("--command-property", f"compression.type={compression}")
+        run_tool(MAIN_CLASSES["kafka-producer-perf-test"], *place, *sizes, *codec)
+    partition = server.data / "topics" / "t" / "0"
+    with check("kafka-dump-log", "sealed segments, every record of every compression"):
+        sealed = json.loads((partition / "partition.json").read_text())["body"]["sealed"]
+        assert len(sealed) >= 5
+        files = {partition / "segments" / f"{one['base']:020}.log": one["next_offset"] for one in sealed}
+        assert _check_dump(files) == set(COMPRESSIONS)
+    with check("kafka-dump-log", "committed offsets of groups"):
+        consumed = ("--group", "g", "--from-beginning", "--max-messages", "10")
+        run_tool(MAIN_CLASSES["kafka-console-consumer"], *place, *consumed)
+        server.stop()
+        (path,) = (server.data / "topics" / "__consumer_offsets" / "0" / "segments").glob("*.log")
+        dumped = run_tool(MAIN_CLASSES["kafka-dump-log"], "--offsets-decoder", "--files", str(path))
+        assert '{"group":"g","topic":"t","partition":0}' in dumped
+        assert '"protocolType":"consumer"' in dumped
+
+
+def _check_dump(files: Mapping[Path, int]) -> set[str]:
+    """Hold what Kafka says of segments to the offsets where they end; return the compressions in them."""
+    names = ",".join(map(str, files))
+    done = subprocess.run(
+        java_command(MAIN_CLASSES["kafka-dump-log"], ["--deep-iteration", "--files", names]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # 4.3.0 says this of each segment that does not start at 0, Kafka's own too.
+    complaints = [
+        line
+        for path in files
+        if int(path.stem)
+        for line in (f"Non-consecutive offsets in {path}", f"  -1 is followed by {int(path.stem)}")
+    ]
+    assert sorted(done.stderr.splitlines()) == sorted(complaints)
+    batches = re.findall(r"compresscodec: (\w+) crc: \d+ isvalid: (\w+)", done.stdout)
+    assert {valid for _, valid in batches} == {"true"}
+    dumps = re.split(r"^Dumping (.*)\n", done.stdout, flags=re.MULTILINE)[1:]
+    seen = dict(zip(map(Path, dumps[::2]), dumps[1::2], strict=True))
+    assert seen.keys() == files.keys()
+    for path, dump in seen.items():
+        offsets = [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", dump, re.MULTILINE)]
+        assert offsets == list(range(int(path.stem), files[path]))
+    return {codec for codec, _ in batches}
+
+
+def _fill(server: ServerProcess, topic: str, count: int) -> None:
+    """Make a topic of one partition whose records are a millisecond apart, the first at 1000."""
+    Confluent().create_topic(server.bootstrap, topic, 1)
+    with Confluent().producing(server.bootstrap, topic) as producer:
+        producer.send([Outgoing(0, None, b"%d" % number, timestamp=1000 + number) for number in range(count)])
+        producer.flush()
