@@ -30,8 +30,9 @@ $(READY): requirements.lock pyproject.toml setup.py $(KERNELS)
 demo: $(READY) ## show what works, end to end, in the terminal
 	@$(BIN)/python examples/demo.py
 
+# Two at a time: most of it computes on one core, and the rest waits for a server or a disk.
 test: $(READY) ## run the whole suite
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY) ## ruff, mypy --strict, the architecture test
 	@$(BIN)/ruff check .

@@ -387,6 +387,7 @@ def test_idle_clients_are_disconnected_and_waiting_ones_are_not(tmp_path: Path) 
 
 def test_no_more_clients_are_let_in_than_max_connections_says(tmp_path: Path) -> None:
     with warm_server(tmp_path / "data", {"max.connections": "10"}) as server:
+        sockets_at_rest(server)
         with clients(server, 40) as many:
             served = [client for client in many if is_served(client)]
             assert len(served) == 10

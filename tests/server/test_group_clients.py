@@ -26,7 +26,7 @@ from cordwood.protocol.wire import NULL_ID
 TOPIC, PARTITIONS = "topic", 6
 EVERY_PARTITION = frozenset(range(PARTITIONS))
 RECORDS_A_CHAPTER = 10
-SESSION_MS = 3_000
+SESSION_MS = 5_000
 #: A static member is started anew within its session, which must be long enough for that on a slow machine.
 STATIC_SESSION_MS = 20_000
 SETTINGS = {"group.min.session.timeout.ms": "1000", "auto.create.topics.enable": "false"}

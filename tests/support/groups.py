@@ -472,7 +472,7 @@ class ConsumerProcess:
         self.complaints = ""
         self._ended = False
         # What clients say while their server restarts is of interest only if they fail.
-        self._complaints = tempfile.TemporaryFile("w+")
+        self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         tests = Path(__file__).parents[1]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "support.groups", json.dumps(told)],

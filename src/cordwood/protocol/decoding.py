@@ -28,7 +28,7 @@ from cordwood.protocol.source import Source
 from cordwood.protocol.wire import Decode
 
 #: An array with more elements is refused: a few bytes each would still cost seconds and a gigabyte.
-ELEMENTS_MAX = 100_000
+ELEMENTS_MAX = 150_000
 
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
