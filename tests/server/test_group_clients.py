@@ -9,11 +9,10 @@ while.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from support.groups import ConsumerProcess, fetch_offsets, wait_until_loaded
 from support.serving import SECONDS_MAX, RawClient, ServerProcess, serving
 
@@ -135,85 +134,69 @@ def create_topic(server: ServerProcess) -> None:
     assert made.error_code == 0
 
 
-@pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Tell it to its end."""
-    with serving(tmp_path_factory.mktemp("data"), SETTINGS) as server, ExitStack() as stack:
+def tell(story: Story) -> None:
+    """Tell it to its end, and watch what is committed all the while."""
+    companies = list(story.companies.values())
+    for company in companies:
+        for client, assignor in CASTS[company.name][:2]:
+            company.start(client, assignor=assignor)
+    story.until(Company.is_shared_out, "two members share all partitions")
+    story.write()
+    story.until_read()
+
+    for company in companies:
+        client, assignor = CASTS[company.name][2]
+        company.start(client, assignor=assignor)
+    story.until(Company.is_shared_out, "three members share all partitions")
+
+    story.write()
+    for company in companies:
+        company.members[1].kill()
+    story.write()
+    story.until_read()
+    story.until(Company.is_shared_out, "the others have taken over from the one that was killed")
+
+    for company in companies:
+        company.note_changes()
+    story.write()
+    story.server.restart(kill=True)
+    wait_until_loaded(story.server.address)
+    story.write()
+    story.until_read()
+    for company in companies:
+        company.note_changes()
+
+    for company in companies:
+        company.members[0].ask_to_leave()
+    story.write()
+    for company in companies:
+        assert company.members[0].left() == 0, company.members[0].complaints
+    story.until(lambda company: company.members[2].owned == EVERY_PARTITION, "one member owns all")
+    story.write()
+    story.until_read()
+    ends = [len(story.written) // PARTITIONS] * PARTITIONS
+    story.until(lambda company: company.positions == ends, "everything is committed")
+
+
+def test_groups_of_real_consumers_are_given_every_record_whoever_comes_goes_or_is_killed(
+    tmp_path: Path,
+) -> None:
+    """At least once each; what is committed never goes back; and a restart makes nobody rebalance."""
+    with serving(tmp_path, SETTINGS) as server, ExitStack() as stack:
         create_topic(server)
         story = Story(server, stack)
-        companies = list(story.companies.values())
-        for company in companies:
-            for client, assignor in CASTS[company.name][:2]:
-                company.start(client, assignor=assignor)
-        story.until(Company.is_shared_out, "two members share all partitions")
-        story.write()
-        story.until_read()
-
-        for company in companies:
-            client, assignor = CASTS[company.name][2]
-            company.start(client, assignor=assignor)
-        story.until(Company.is_shared_out, "three members share all partitions")
-
-        story.write()
-        for company in companies:
-            company.members[1].kill()
-        story.write()
-        story.until_read()
-        story.until(Company.is_shared_out, "the others have taken over from the one that was killed")
-
-        for company in companies:
-            company.note_changes()
-        story.write()
-        server.restart(kill=True)
-        wait_until_loaded(server.address)
-        story.write()
-        story.until_read()
-        for company in companies:
-            company.note_changes()
-
-        for company in companies:
-            company.members[0].ask_to_leave()
-        story.write()
-        for company in companies:
-            assert company.members[0].left() == 0, company.members[0].complaints
-        story.until(lambda company: company.members[2].owned == EVERY_PARTITION, "one member owns all")
-        story.write()
-        story.until_read()
-        ends = [len(story.written) // PARTITIONS] * PARTITIONS
-        story.until(lambda company: company.positions == ends, "everything is committed")
-        yield story
-
-
-each_company = pytest.mark.parametrize("name", CASTS)
-
-
-@each_company
-def test_every_record_is_given_to_a_group_whoever_comes_goes_or_is_killed(story: Story, name: str) -> None:
-    company = story.companies[name]
-    given = [record for member in company.members for record in member.delivered]
-    again = len(given) - len(set(given))
-    print(f"{name}: {len(story.written)} records, {again} of them given again")
-    assert set(given) == story.written
+        tell(story)
     assert len(story.written) == 7 * PARTITIONS * RECORDS_A_CHAPTER
-    assert all(member.delivered for member in company.members)
-
-
-@each_company
-def test_what_a_group_has_committed_never_goes_back(story: Story, name: str) -> None:
-    """It was looked at all the while, as the story went on; in the end it is everything."""
-    company = story.companies[name]
-    print(f"{name}: looked at {company.looks} times")
-    assert company.looks >= 20
-    with RawClient(story.server.address) as client:
-        company.watch(client)
-    assert sum(company.positions) == len(story.written)
-
-
-@each_company
-def test_a_restart_of_the_server_makes_nobody_rebalance(story: Story, name: str) -> None:
-    """Members go on in the generation that was stored, with what they own, as if nothing had happened."""
-    before, after = story.companies[name].changes
-    assert before == after
+    for name, company in story.companies.items():
+        given = [record for member in company.members for record in member.delivered]
+        again = len(given) - len(set(given))
+        print(f"{name}: {len(story.written)} records, {again} given again, looked at {company.looks} times")
+        assert set(given) == story.written, name
+        assert all(member.delivered for member in company.members), name
+        assert company.looks >= 20
+        # Members go on in the generation that was stored, with what they own.
+        before, after = company.changes
+        assert before == after, name
 
 
 def test_static_members_of_a_real_client_are_started_anew_without_a_rebalance(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def serve(
 
     Example: cordwood serve --data data --listen localhost:9092
     """
-    properties = parse_properties(config_file.read_text()) if config_file is not None else {}
+    properties = {} if config_file is None else parse_properties(_read(config_file))
     overrides = dict(map(_split, settings))
     if data is not None:
         overrides["log.dirs"] = data
@@ -50,6 +50,13 @@ def serve(
         level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
     run_server(config, lambda address: click.echo(f"cordwood: ready on {address}"))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"{path} is not text in UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def _split(setting: str) -> tuple[str, str]:

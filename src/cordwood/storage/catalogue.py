@@ -219,6 +219,11 @@ class Catalogue:
         self._count += len(entries)
         self.contents.apply(entries)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a sync failed, so that nobody knows what of the catalogue is on the device."""
+        return self._failed
+
     def close(self) -> None:
         """Sync the mark and let go.
 

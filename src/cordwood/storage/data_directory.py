@@ -24,6 +24,7 @@ from cordwood.errors import (
     DirectoryRefused,
     InvalidSetting,
     LogClosed,
+    LogFailed,
     MetadataDamaged,
     RecordRefused,
     StorageError,
@@ -478,6 +479,9 @@ class DataDirectory:
             self._used.notify_all()
         # Without the guard: an append that is under way may need it before it lets go of its partition.
         failures = self._close_partitions()
+        if self._catalogue.failed:
+            # As with a partition: nothing says then that there is nothing to recover.
+            failures.append(LogFailed(f"{self.path}: a sync of the catalogue failed"))
         try:
             self._catalogue.close()
             if not failures:
