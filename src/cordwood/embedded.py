@@ -93,7 +93,7 @@ def _opened(make: Callable[[], DataDirectory | ReadOnlyDirectory], data: str) ->
     try:
         return make()
     except OSError as error:
-        raise as_storage_error(error, f"opening {data}") from error
+        raise as_storage_error(error, "opening the data directory") from error
 
 
 def _broker_config(sync: str | None) -> BrokerConfig:

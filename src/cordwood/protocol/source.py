@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from cordwood.protocol.wire import (
 
 
 @dataclass
-class Source:
+class Source(ABC):
     """Python source under construction. ``fields`` says for each line which field it is about."""
 
     cls: type[Any]
@@ -79,9 +80,9 @@ class Source:
         self.line(head)
         return Block(self)
 
+    @abstractmethod
     def flush(self) -> None:
         """Turn the fixed-size values collected in ``run`` into one line."""
-        raise NotImplementedError
 
     def compile(self, arguments: str, first: list[str], errors: str, on_error: str) -> Callable[..., Any]:
         """Return the function; an error within it is reported with the field of the line it came from."""

@@ -44,7 +44,7 @@ def open_node(
         path=data,
         clock=clock or SystemClock(),
         telemetry=Telemetry(),
-        holder=f"pid {os.getpid()} on {socket.gethostname()}",
+        holder=_holder(),
         uuid=str(uuid.uuid4()),
         node_name=socket.gethostname(),
         config=config,
@@ -54,7 +54,16 @@ def open_node(
     try:
         return Node(DataDirectory(opening), config)
     except OSError as error:
-        raise as_storage_error(error, f"opening {data}") from error
+        raise as_storage_error(error, "opening the data directory") from error
+
+
+def describe(node: Node, address: str) -> None:
+    """Tell whoever finds the directory locked where we listen."""
+    node.describe(f"{_holder()}, listening on {address}")
+
+
+def _holder() -> str:
+    return f"pid {os.getpid()} on {socket.gethostname()}"
 
 
 class Broker:
@@ -100,7 +109,7 @@ class Broker:
             self._thread.join()
             self._node.close()
             raise
-        self._node.describe(f"pid {os.getpid()} on {socket.gethostname()}, listening on {self.bootstrap}")
+        describe(self._node, self.bootstrap)
 
     def __enter__(self) -> Broker:
         return self

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
 from collections.abc import Callable
 
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig
-from cordwood.server.broker import open_node
+from cordwood.server.broker import describe, open_node
 from cordwood.server.server import Server, new_event_loop, shown
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -49,7 +47,7 @@ async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Callable
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
     address = shown(server.endpoints)
-    node.describe(f"pid {os.getpid()} on {socket.gethostname()}, listening on {address}")
+    describe(node, address)
     ready(address)
     waiting = {loop.create_task(stopping.wait()), loop.create_task(server.failed.wait())}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
