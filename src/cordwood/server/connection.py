@@ -145,8 +145,9 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         self._waiting.clear()
         for exchange in self._running:
-            if exchange.on_lost is not None and exchange.buffers is None:
-                exchange.on_lost()
+            lost, exchange.on_lost = exchange.on_lost, None
+            if lost is not None and exchange.buffers is None:
+                lost()
         self._running.clear()
         self._budget.give_unsent(self._response_bytes)
         self._budget.give(self._request_bytes + self._inbox_bytes)
@@ -240,6 +241,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def answered(self, exchange: Exchange, body: Any) -> None:
         """Send the answer of *exchange* when it is its turn."""
+        # What it calls leads back to the exchange, and such a ring would keep the whole request in memory
+        # until Python looks for rings.
+        exchange.on_lost = None
         if self._transport is None:
             return
         request = exchange.request

@@ -58,9 +58,18 @@ class Job:
         self.done = done
         self.outcomes: list[Outcome] = []
 
+    def let_go(self) -> Callable[[Sequence[Outcome]], None]:
+        """Return whom to tell, and hold nothing of the request any more; who waits still knows the job."""
+        done, self.done, self.batches = self.done, _tell_nobody, ()
+        return done
+
     def cancel(self) -> None:
         """Append nothing more of it: nobody waits for an answer, and what it holds is no longer counted."""
         self.batches = ()
+
+
+def _tell_nobody(outcomes: Sequence[Outcome]) -> None:
+    """Take the place of who was told already."""
 
 
 class Pipeline:
@@ -256,8 +265,9 @@ class Pipeline:
     def _deliver(self, jobs: Sequence[Job], advances: Sequence[Advance]) -> None:
         """Answer *jobs* and tell who waits for records, on the loop."""
         for job in jobs:
+            done = job.let_go()
             try:
-                job.done(job.outcomes)
+                done(job.outcomes)
             except Exception:
                 # Ours, and this request's alone: the others are still owed their answers.
                 _LOGGER.exception("a produce request could not be answered")

@@ -19,6 +19,7 @@ from cordwood.server.connection import Connection
 from cordwood.server.context import Context, Workers
 from cordwood.server.groups import Groups
 from cordwood.server.listening import Acceptor, listen
+from cordwood.server.memory import TRIM_SECONDS, find_trim
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
 from cordwood.server.service import Service
@@ -59,6 +60,8 @@ class Server:
         self._parking = Parking()
         self._acceptor: Acceptor | None = None
         self._checker: asyncio.TimerHandle | None = None
+        self._trim = find_trim()
+        self._trim_due_ns = 0
         self._context: Context | None = None
 
     def start(self) -> None:
@@ -138,6 +141,9 @@ class Server:
         stall_ns = self._config.client_stall_ms * 1_000_000
         for connection in list(self._connections):
             connection.check_time(now_ns, idle_ns, stall_ns)
+        if now_ns >= self._trim_due_ns:
+            self._trim_due_ns = now_ns + int(TRIM_SECONDS * 1e9)
+            self._loop.run_in_executor(None, self._trim)
         self._checker = self._loop.call_later(CHECK_SECONDS, self._check_time)
 
     async def close(self) -> None:
