@@ -27,7 +27,7 @@ LINES = {
     "embedded": 5,
     "scan": 5,
     "spark": 6,
-    "cli": 6,
+    "cli": 7,
 }
 PURE_ROOMS = {"kernels", "formats", "index", "integrity", "protocol"}
 IMPURE = {

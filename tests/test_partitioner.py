@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 import aiokafka.partitioner as aiokafka_partitioner
 import kafka.partitioner.default as kafka_partitioner
+import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cordwood.broker.partitioner import murmur2, partition_for_key
+from cordwood import kernels
+from cordwood.broker.partitioner import partition_for_key
+from cordwood.formats import columns
+from cordwood.kernels import BinaryBuffers, reference
 
 MASK = 0xFFFFFFFF
 keys = st.binary(max_size=64) | st.binary(min_size=200, max_size=300)
@@ -24,17 +31,43 @@ JAVA = {
 }
 
 
+@pytest.mark.parametrize("kernel", [kernels, reference])
 @pytest.mark.parametrize("key", JAVA)
-def test_murmur2_is_what_the_java_client_computes(key: bytes) -> None:
-    assert murmur2(key) == JAVA[key] & MASK
+def test_murmur2_is_what_the_java_client_computes(kernel: Any, key: bytes) -> None:
+    assert kernel.murmur2(key) == JAVA[key] & MASK
 
 
 @given(keys)
 @example(b"")
 @example(b"\xff" * 7)
 def test_murmur2_is_what_two_other_clients_compute(key: bytes) -> None:
-    assert murmur2(key) == kafka_partitioner.murmur2(key) & MASK
-    assert murmur2(key) == aiokafka_partitioner.murmur2(key) & MASK
+    for kernel in (kernels, reference):
+        assert kernel.murmur2(key) == kafka_partitioner.murmur2(key) & MASK
+        assert kernel.murmur2(key) == aiokafka_partitioner.murmur2(key) & MASK
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | keys, max_size=30), st.integers(1, 1000))
+def test_a_column_of_keys_goes_where_each_of_them_does(column: list[bytes | None], partitions: int) -> None:
+    expected = [7 if key is None else partition_for_key(key, partitions) for key in column]
+    for kernel in (kernels, reference):
+        found = kernel.partition_keys(buffers_of(column), len(column), partitions, 7)
+        assert memoryview(found).cast("i").tolist() == expected
+
+
+@pytest.mark.parametrize("kernel", [kernels, reference])
+def test_a_column_that_lies_about_itself_is_refused(kernel: Any) -> None:
+    with pytest.raises(ValueError, match="shorter than 3 rows"):
+        kernel.partition_keys(buffers_of([b"a", b"b"]), 3, 4, 0)
+    with pytest.raises(ValueError, match="do not lie within"):
+        kernel.partition_keys(BinaryBuffers(None, array("i", [0, 9]).tobytes(), b"abc", 0), 1, 4, 0)
+    with pytest.raises(ValueError, match="0 partitions"):
+        kernel.partition_keys(buffers_of([b"a"]), 1, 0, 0)
+
+
+def buffers_of(column: list[bytes | None]) -> BinaryBuffers:
+    """Return the column as Arrow lays it out."""
+    return columns._binary_buffers(pa, pa.array(column, pa.binary()), pa.binary())
 
 
 class Cluster:

@@ -18,6 +18,7 @@
     ├── RecordRefused             a record the format or the topic cannot hold; nothing was stored
     │   └── StreamTooLong             a stream went on past its limit; nothing was stored
     ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
+    ├── RecordsLost               records that a query was to read are gone; says which
     ├── UnexpectedOffset          an append that was to land elsewhere
     ├── OutOfSequence             a batch of an idempotent producer that is not its next one
     ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
@@ -168,6 +169,22 @@ class OffsetOutOfRange(CordwoodError):
         self.offset = offset
         self.start = start
         self.end = end
+
+
+class RecordsLost(CordwoodError):
+    """Records that a query was to read are gone: [start, end), or all from ``start`` on if they are equal."""
+
+    def __init__(self, topic: str, partition: int, start: int, end: int, reason: str) -> None:
+        offsets = f"offsets {start} up to {end}" if start < end else f"offsets from {start} on"
+        super().__init__(
+            f"{offsets} of partition {partition} of topic {topic} are lost: {reason}; "
+            "with failOnDataLoss=false the query goes on without them"
+        )
+        self.topic = topic
+        self.partition = partition
+        self.start = start
+        self.end = end
+        self.reason = reason
 
 
 class UnexpectedOffset(CordwoodError):

@@ -6,9 +6,9 @@ through the log once, a few MiB at a time, and sees it up to the high watermark 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cordwood.errors import OffsetOutOfRange, RecordRefused
 from cordwood.formats import columns as arrow
@@ -105,27 +105,19 @@ class Scan:
         # All ends are taken now, so that the partitions are seen as they were at about the same time.
         found = [(number, self.find(self.topic, number)) for number in self.partitions]
         ranges = [(number, partition, *self._range(partition)) for number, partition in found]
+        schema = self.schema
+        stored = {field.name: field for field in arrow.schema()}
+        names = [name for name in self.columns if name in stored]
+        if self.since is not None or self.until is not None:
+            names = list(dict.fromkeys([*names, "timestamp"]))
         for number, partition, start, end in ranges:
-            for decoded in self._decoded(partition, start, end):
-                yield from self._finished(decoded, number)
+            fields = [stored[name] for name in names]
+            for decoded in decoded_rows(partition, start, end, fields, WINDOW_BYTES):
+                in_time = decoded if self.since is None and self.until is None else self._in_time(decoded)
+                yield from in_batches(in_time, schema, place_columns(self.topic, number, schema))
 
     def _with_columns(self, names: Sequence[str]) -> Scan:
         return replace(self, columns=tuple(names))
-
-    def _decoded(self, partition: Readable, offset: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Decode window after window of a partition."""
-        want = Want.OFFSET
-        for name in self.columns:
-            want |= _WANT.get(name, Want(0))
-        if self.since is not None or self.until is not None:
-            want |= Want.TIMESTAMP
-        while offset < end:
-            fetched = partition.read(offset, WINDOW_BYTES)
-            for run in fetched.runs:
-                yield _rows_within(run.format.decode_columns(run.data, want), offset, end)
-            if fetched.next_offset <= offset:
-                return
-            offset = fetched.next_offset
 
     def _range(self, partition: Readable) -> tuple[int, int]:
         """Return the offsets to read: as asked, within what is there now."""
@@ -139,23 +131,8 @@ class Scan:
             start = high if found is None else max(start, found[0])
         return start, high if self.stop is None else min(self.stop, high)
 
-    def _finished(self, batch: pa.RecordBatch, partition: int) -> Iterator[pa.RecordBatch]:
-        """Yield a decoded window as record batches of the wanted columns, rows out of time left out."""
-        import pyarrow as pa
-
-        if self.since is not None or self.until is not None:
-            batch = batch.filter(self._in_time(batch))
-        rows = batch.num_rows
-        arrays = {name: batch.column(name) for name in batch.schema.names}
-        if "topic" in self.columns:
-            arrays["topic"] = pa.repeat(pa.scalar(self.topic, pa.string()), rows)
-        if "partition" in self.columns:
-            arrays["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
-        found = pa.RecordBatch.from_arrays([arrays[name] for name in self.columns], schema=self.schema)
-        for start in range(0, rows, BATCH_ROWS):
-            yield found.slice(start, BATCH_ROWS)
-
-    def _in_time(self, batch: pa.RecordBatch) -> Any:
+    def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that are not out of time."""
         import numpy as np
         import pyarrow as pa
 
@@ -165,7 +142,7 @@ class Scan:
             inside &= times >= self.since
         if self.until is not None:
             inside &= times < self.until
-        return pa.array(inside)
+        return batch.filter(pa.array(inside))
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
@@ -182,10 +159,71 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _rows_within(decoded: ColumnBuffers, start: int, stop: int) -> pa.RecordBatch:
+def decoded_rows(
+    partition: Readable,
+    offset: int,
+    end: int,
+    fields: Sequence[pa.Field],
+    window_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """Decode the records of [offset, end) window after window, to *fields* and their offset.
+
+    What is not among *fields* is not decoded.
+
+    Raises:
+        OffsetOutOfRange: If the partition does not hold *offset*, any more or yet.
+        CorruptRange: Where records are not what was written.
+    """
+    import pyarrow as pa
+
+    names = {field.name for field in fields}
+    every = [
+        *fields,
+        *(field for field in arrow.schema() if field.name == "offset" and "offset" not in names),
+    ]
+    schema, want = pa.schema(every), Want.OFFSET
+    for name in names:
+        want |= _WANT[name]
+    while offset < end:
+        fetched = partition.read(offset, window_bytes, end)
+        for run in fetched.runs:
+            yield _rows_within(run.format.decode_columns(run.data, want), offset, end, schema)
+        if fetched.next_offset <= offset:
+            return
+        offset = fetched.next_offset
+
+
+def place_columns(topic: str, partition: int, schema: pa.Schema) -> dict[str, pa.Array]:
+    """Return those columns of *schema* that are the same for every record of a partition, of 64 Ki rows."""
+    import pyarrow as pa
+
+    same = {"topic": topic, "partition": partition}
+    return {
+        field.name: pa.repeat(pa.scalar(same[field.name], field.type), BATCH_ROWS)
+        for field in schema
+        if field.name in same
+    }
+
+
+def in_batches(
+    rows: pa.RecordBatch, schema: pa.Schema, constant: Mapping[str, pa.Array]
+) -> Iterator[pa.RecordBatch]:
+    """Yield *rows* as record batches of *schema*, at most 64 Ki rows each, with *constant* columns beside."""
+    import pyarrow as pa
+
+    for start in range(0, rows.num_rows, BATCH_ROWS):
+        piece = rows.slice(start, BATCH_ROWS)
+        arrays = [
+            constant[name].slice(0, piece.num_rows) if name in constant else piece.column(name)
+            for name in schema.names
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows_within(decoded: ColumnBuffers, start: int, stop: int, fields: pa.Schema) -> pa.RecordBatch:
     """Return the rows from *start* up to *stop*: a window begins and ends with whole frames."""
     import numpy as np
 
     assert decoded.offset is not None
     first, last = np.searchsorted(np.frombuffer(decoded.offset, np.int64), (start, stop))
-    return arrow.to_arrow(decoded).slice(first, last - first)
+    return arrow.to_arrow(decoded, fields).slice(first, last - first)

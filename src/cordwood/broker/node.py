@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from cordwood.broker.fetching import Got, Haul, Wanted, read_all
 from cordwood.broker.offsets import Position, find_offset
+from cordwood.broker.sink import Sink
 from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
 from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
@@ -38,6 +39,7 @@ class Node:
     def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
         self.config = config
         self.topics = Topics(directory, config)
+        self.sink = Sink(directory)
         self._directory = directory
         self._producer_ids = range(0)
         self._producer_guard = Lock()

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 
 from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
+from cordwood.broker.sink import STAGING_PREFIX
 from cordwood.config import BrokerConfig, TopicConfig
 from cordwood.errors import InvalidSetting, RecordRefused, TopicExists, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
@@ -19,6 +20,11 @@ PARTITIONS_MAX = 10_000
 
 #: Topics that clients may read but not write.
 INTERNAL = frozenset({OFFSETS_TOPIC})
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a topic is there for the broker's own sake, so that clients leave it out of patterns."""
+    return name in INTERNAL or name.startswith(STAGING_PREFIX)
 
 
 class Topics:

@@ -16,6 +16,7 @@ __all__ = ["ExitCode", "main"]
 
 # Each command: where it is, and its line in the overview.
 _COMMANDS = {
+    "doctor": ("cordwood.cli.doctor:doctor", "Look over this installation."),
     "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
     "verify": ("cordwood.cli.verify:verify", "Check every byte of a data directory."),
 }

@@ -31,26 +31,33 @@ def schema(*, timestamp_unit: str = "ms") -> pa.Schema:
     )
 
 
-def to_arrow(columns: ColumnBuffers) -> pa.RecordBatch:
-    """Return the columns there are as an Arrow record batch over the same memory."""
+def to_arrow(columns: ColumnBuffers, fields: pa.Schema | None = None) -> pa.RecordBatch:
+    """Return the columns there are as an Arrow record batch over the same memory.
+
+    With *fields* only those, as these say: nullable or not, timestamps in their unit, which is a copy.
+
+    Raises:
+        pyarrow.ArrowInvalid: If a timestamp does not fit that unit.
+    """
     import pyarrow as pa
 
-    full = schema()
+    full = schema() if fields is None else fields
     arrays: dict[str, pa.Array] = {}
-    if columns.key is not None:
+    known = set(full.names)
+    if columns.key is not None and "key" in known:
         arrays["key"] = _binary_array(pa, pa.binary(), columns.rows, columns.key)
-    if columns.value is not None:
+    if columns.value is not None and "value" in known:
         arrays["value"] = _binary_array(pa, pa.binary(), columns.rows, columns.value)
     for name, numbers in (
         ("offset", columns.offset),
         ("timestamp", columns.timestamp),
         ("timestampType", columns.timestamp_type),
     ):
-        if numbers is not None:
-            arrays[name] = pa.Array.from_buffers(
-                full.field(name).type, columns.rows, [None, pa.py_buffer(numbers)], null_count=0
-            )
-    if columns.headers is not None:
+        if numbers is not None and name in known:
+            kind = pa.timestamp("ms", "UTC") if name == "timestamp" else full.field(name).type
+            stored = pa.Array.from_buffers(kind, columns.rows, [None, pa.py_buffer(numbers)], null_count=0)
+            arrays[name] = stored.cast(full.field(name).type)
+    if columns.headers is not None and "headers" in known:
         arrays["headers"] = _header_array(pa, full.field("headers").type, columns.rows, columns.headers)
     return pa.RecordBatch.from_arrays(
         list(arrays.values()), schema=pa.schema([full.field(name) for name in arrays])

@@ -123,6 +123,10 @@ class Format(Protocol):
     def header_size(self) -> int:
         """How many bytes of a frame tell its size."""
 
+    @property
+    def place_size(self) -> int:
+        """How many bytes of a frame tell how many offsets it takes, and have the first of them."""
+
     def frame_size(self, header: Buffer) -> int | None:
         """Return the size of the frame whose first ``header_size`` bytes these are, None if they are none."""
 
@@ -184,6 +188,15 @@ class Format(Protocol):
         """Give a received frame its offsets and epoch, in place, and return its largest timestamp.
 
         With *append_timestamp* its records count as appended then.
+        """
+
+    def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
+        """Give a frame its offsets and epoch, in the first ``place_size`` bytes of it, which *head* has.
+
+        Returns the size of the frame and the offset after it. No checksum changes.
+
+        Raises:
+            FrameError: If a frame does not begin like that.
         """
 
     def stream(

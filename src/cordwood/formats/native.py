@@ -17,6 +17,7 @@ from cordwood.kernels.reference import HEADER
 from cordwood.records import Header, Record
 
 _MAGIC_AT = 16
+_LAST_DELTA_AT = 23
 _ENDINGS = {Stop.END: Ending.END, Stop.SHORT: Ending.SHORT, Stop.ZEROS: Ending.ZEROS}
 
 
@@ -111,6 +112,7 @@ class BatchFormat:
 
     name = "batch"
     header_size = LENGTH_OVERHEAD
+    place_size = HEADER_SIZE
 
     def frame_size(self, header: Buffer) -> int | None:
         """Return the size that the length field tells."""
@@ -223,6 +225,17 @@ class BatchFormat:
             frame.data, batch.read_header(frame.data, size_max=INT32_MAX), append_timestamp
         )
         return append_timestamp
+
+    def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
+        """Set base offset and leader epoch of the batch that begins with *head*, in place."""
+        size = self.frame_size(head) if len(head) >= HEADER_SIZE else None
+        last_delta = int.from_bytes(head[_LAST_DELTA_AT : _LAST_DELTA_AT + 4], "big", signed=True)
+        if size is None or head[_MAGIC_AT] != batch.MAGIC or last_delta < 0:
+            raise InvalidBatch(
+                position=0, expected="the header of a batch", found="other bytes", what="header"
+            )
+        batch.place(head, 0, base_offset, leader_epoch)
+        return size, base_offset + last_delta + 1
 
     def stream(
         self,

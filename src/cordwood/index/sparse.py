@@ -41,6 +41,17 @@ class SparseIndex:
                 high = middle
         return (self._offset(low - 1), self._position(low - 1)) if low else None
 
+    def ceiling_entry(self, offset: int) -> tuple[int, int] | None:
+        """Return (offset, position) of the first indexed frame that starts at or after *offset*."""
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._offset(middle) < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return (self._offset(low), self._position(low)) if low < len(self) else None
+
     def last(self) -> tuple[int, int] | None:
         """Return (offset, position) of the last entry."""
         return (self._offset(len(self) - 1), self._position(len(self) - 1)) if len(self) else None

@@ -34,7 +34,7 @@ NOTICE = (
 
 try:
     from cordwood.kernels._decode import decode_columns, decode_rows, scan_headers, walk_records
-    from cordwood.kernels._encode import encode_columns, encode_rows
+    from cordwood.kernels._encode import encode_columns, encode_rows, murmur2, partition_keys
     from cordwood.kernels._memory import readonly
 
     COMPILED = True
@@ -44,6 +44,8 @@ except ImportError:
         decode_rows,
         encode_columns,
         encode_rows,
+        murmur2,
+        partition_keys,
         readonly,
         scan_headers,
         walk_records,
@@ -69,6 +71,8 @@ __all__ = [
     "decode_rows",
     "encode_columns",
     "encode_rows",
+    "murmur2",
+    "partition_keys",
     "readonly",
     "scan_headers",
     "walk_records",

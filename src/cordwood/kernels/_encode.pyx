@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The compiled kernels that write. `reference.py` says in plain Python what each of them does."""
 
-from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -338,3 +338,54 @@ def encode_rows(rows, int64_t default_timestamp, Py_ssize_t headroom):
         out.size = p - out.memory
         offset_delta += 1
     return output.finish(), base_timestamp, max_timestamp, offset_delta - 1
+
+
+# --- partitioning --------------------------------------------------------------------------------------
+
+cdef inline uint32_t hash_key(const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t m = 0x5BD1E995u, h = 0x9747B28Cu ^ <uint32_t>size, k
+    cdef Py_ssize_t i = 0, whole = size & ~3
+    while i < whole:
+        k = data[i] | <uint32_t>data[i + 1] << 8 | <uint32_t>data[i + 2] << 16 | <uint32_t>data[i + 3] << 24
+        k *= m
+        k = (k ^ (k >> 24)) * m
+        h = (h * m) ^ k
+        i += 4
+    if i < size:
+        k = data[i]
+        if i + 1 < size:
+            k |= <uint32_t>data[i + 1] << 8
+        if i + 2 < size:
+            k |= <uint32_t>data[i + 2] << 16
+        h = (h ^ k) * m
+    h = (h ^ (h >> 13)) * m
+    return h ^ (h >> 15)
+
+
+def murmur2(data):
+    """See reference.murmur2."""
+    cdef Held held = Held(data)
+    return hash_key(held.start, held.size)
+
+
+def partition_keys(column, Py_ssize_t rows, int32_t partitions, int32_t keyless):
+    """See reference.partition_keys."""
+    cdef Source keys = Source(column)
+    cdef bytearray out = PyByteArray_FromStringAndSize(NULL, rows * 4)
+    cdef int32_t* found = <int32_t*>PyByteArray_AS_STRING(out)
+    cdef const uint8_t* key = NULL
+    cdef Py_ssize_t i = 0, size = 0
+    cdef int status = OK
+    if partitions < 1:
+        raise ValueError(f"{partitions} partitions")
+    if keys.rows < rows:
+        raise ValueError(f"a column is shorter than {rows} rows")
+    with nogil:
+        for i in range(rows):
+            status = keys.get(i, &key, &size)
+            if status:
+                break
+            found[i] = keyless if size < 0 else <int32_t>((hash_key(key, size) & 0x7FFFFFFFu) % <uint32_t>partitions)
+    if status:
+        raise_for(status, i)
+    return out

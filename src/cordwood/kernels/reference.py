@@ -7,6 +7,7 @@ them, byte for byte and error for error, by tests/kernels.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -570,3 +571,43 @@ def _put_record(
         raise RecordRefused("the records of one batch exceed 2 GiB")
     _put_varint(out, len(body))
     out += body
+
+
+# --- partitioning -----------------------------------------------------------------------------------
+
+_MURMUR_SEED = 0x9747B28C
+_MURMUR_FACTOR = 0x5BD1E995
+_MASK32 = 0xFFFFFFFF
+
+
+def murmur2(data: Buffer) -> int:
+    """Return the 32-bit MurmurHash2 of *data* under Kafka's seed, unsigned."""
+    key = bytes(data)
+    size = len(key)
+    h = _MURMUR_SEED ^ size
+    whole = size & ~3
+    for start in range(0, whole, 4):
+        k = int.from_bytes(key[start : start + 4], "little") * _MURMUR_FACTOR & _MASK32
+        k = (k ^ (k >> 24)) * _MURMUR_FACTOR & _MASK32
+        h = (h * _MURMUR_FACTOR & _MASK32) ^ k
+    if whole < size:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _MURMUR_FACTOR & _MASK32
+    h = (h ^ (h >> 13)) * _MURMUR_FACTOR & _MASK32
+    return h ^ (h >> 15)
+
+
+def partition_keys(column: BinaryBuffers, rows: int, partitions: int, keyless: int) -> bytearray:
+    """Return the partition of each key of a column as int32, as Kafka's default partitioner has it.
+
+    A null key gets *keyless*.
+    """
+    if partitions < 1:
+        raise ValueError(f"{partitions} partitions")
+    keys = _Source(column)
+    if len(keys) < rows:
+        raise ValueError(f"a column is shorter than {rows} rows")
+    found = array("i")
+    for i in range(rows):
+        key = keys.get(i, i)
+        found.append(keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions)
+    return bytearray(found.tobytes())

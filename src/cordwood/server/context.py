@@ -75,6 +75,7 @@ class Context:
     budget: Budget
     readers: Workers
     changes: Workers
+    publishing: Workers
     groups: Groups
     closing: bool = False
 

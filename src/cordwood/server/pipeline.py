@@ -159,7 +159,7 @@ class Pipeline:
             return self._node.append(batch.topic, batch.partition, batch.data, batch.topic_id)
         except LogFailed as error:
             # A segment could not be sealed, or an append not undone: a failed sync like any other.
-            self._fail(error)
+            self.fail(error)
             return error
         except CordwoodError as error:
             return _bare(error)
@@ -250,12 +250,12 @@ class Pipeline:
         failures = {log: error for log, error in results if error is not None}
         for error in failures.values():
             if isinstance(error, LogFailed):
-                self._fail(error)
+                self.fail(error)
         return failures
 
     # --- both -------------------------------------------------------------------------------------
 
-    def _fail(self, error: LogFailed) -> None:
+    def fail(self, error: LogFailed) -> None:
         """Take nothing further for any partition: what the device holds is not known any more."""
         with self._due:
             if self._failure is None:

@@ -97,6 +97,7 @@ class Server:
             budget=self._budget,
             readers=Workers("reader", READERS, post),
             changes=changes,
+            publishing=Workers("publishing", 1, post),
             groups=groups,
         )
         groups.start()
@@ -170,6 +171,7 @@ class Server:
             for connection in list(self._connections):
                 connection.refuse("the server closes")
             await self._loop.run_in_executor(None, self._context.readers.close)
+            await self._loop.run_in_executor(None, self._context.publishing.close)
             await self._loop.run_in_executor(None, self._context.changes.close)
         await self._loop.run_in_executor(None, self._node.close)
 

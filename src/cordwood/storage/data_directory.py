@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock, RLock
 from typing import Any
@@ -40,21 +40,26 @@ from cordwood.storage.deletion import discard_topic, finish_deletions, remove_mo
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
+from cordwood.storage.publishing import Publisher, promised
 from cordwood.storage.recovery import (
     RecoveryReport,
     check_belongs,
     create_partition,
     open_partition,
     partition_exists,
+    sync_names,
 )
 from cordwood.storage.segment import OpenFiles
 from cordwood.storage.spool import Spool, remove_spools, spool
+from cordwood.storage.staging import Share, ShareWriter
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.unused import UnusedPartition
 from cordwood.telemetry import INDEX_REBUILDS, Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FORMATS: Mapping[str, Format] = {"batch": BatchFormat()}
+#: What was staged this long ago belongs to a query that will not come back for it.
+ABANDONED_MS = 7 * 24 * 3_600_000
 
 
 def check_topic_name(name: str) -> None:
@@ -171,10 +176,31 @@ class DataDirectory:
         )
         remove_spools(files, self.path)
         remove_moved(files, self.path)
+        self._publisher = Publisher(
+            files,
+            self.path,
+            self.partition,
+            lambda: self._catalogue.contents.topics,
+            self.config_of,
+            FORMATS,
+            self._check,
+        )
         if not self._clean and not first_boot:
             contents = self._catalogue.contents
+            # Names that a killed process made may be in the cache only, and are about to be relied on.
+            sync_names(files, self.path)
             finish_deletions(files, self.path, contents.topics, contents.deleted)
             self._open_all()
+            self._finish_publications()
+
+    def _finish_publications(self) -> None:
+        """Publish what a crash interrupted, before anyone can append; refuse partitions where that fails."""
+        for key, error in self._publisher.finish_all().items():
+            self._refused[key] = error
+            log = self._partitions.pop(key, None)
+            if log is not None:
+                with contextlib.suppress(StorageError):
+                    log.close()
 
     def _before_change(self) -> None:
         if self._clean:
@@ -448,6 +474,27 @@ class DataDirectory:
         self._check()
         self._before_change()
         return spool(self._files, self.path, f"{name}.spool", chunks, max_bytes)
+
+    def publish(self, query: str, batch: int, shares: Sequence[Share], *, remember: bool = True) -> bool:
+        """Append what the tasks of a query's batch staged, once; see `Publisher.publish`."""
+        self._check()
+        return self._publisher.publish(query, batch, shares, remember=remember)
+
+    def promised(self, query: str) -> int:
+        """Return the highest batch of *query* that is published or will be, -1 if none is."""
+        self._check()
+        return promised(self._files, self.path, query)
+
+    def stage(self, query: str, batch: int, task: str) -> ShareWriter:
+        """Return a writer for what one task of a query's batch has, to be published later."""
+        self._check()
+        now_ms = self._opening.clock.now_ms()
+        return ShareWriter(self._files, self.path, query, batch, task, now_ms, FORMATS["batch"])
+
+    def collect_abandoned(self) -> int:
+        """Remove shares that nobody published for a week; return how many. See `staging`."""
+        self._check()
+        return self._publisher.collect_abandoned(self._opening.clock.now_ms() - ABANDONED_MS)
 
     # --- ending -----------------------------------------------------------------------------------
 

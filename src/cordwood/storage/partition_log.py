@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
-from threading import Condition, Lock
+from collections.abc import Callable, Iterable, Iterator
+from threading import Condition, Lock, RLock
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +23,7 @@ from cordwood.formats.format import Format, ProducerStamp, ReceivedFrame, Row
 from cordwood.index.time import NO_TIMESTAMP
 from cordwood.kernels import Buffer
 from cordwood.records import Header
-from cordwood.storage import truncation
+from cordwood.storage import adoption, truncation
 from cordwood.storage.active import (
     Surroundings,
     create_store,
@@ -38,6 +38,7 @@ from cordwood.storage.mark_keeper import End, MarkKeeper
 from cordwood.storage.partition_state import (
     Cut,
     PartitionState,
+    SealedInfo,
     advanced_state,
     sealed_state,
     state_path,
@@ -49,10 +50,11 @@ from cordwood.storage.segment import (
     ActiveSegment,
     OwnedSegment,
     Segment,
+    segment_path,
     segments_directory,
 )
 from cordwood.storage.spool import Spool
-from cordwood.storage.store import DISK_FULL, as_storage_error
+from cordwood.storage.store import DISK_FULL, Store, as_storage_error
 from cordwood.storage.view import Fetched, View
 from cordwood.telemetry import (
     CORRUPT_RANGES,
@@ -117,8 +119,9 @@ class PartitionLog:
         self.directory = directory
         self.config = config
         self._around = around
-        self._format = format_
-        self._lock = Lock()
+        self.format = format_
+        # Taken again by the thread that has it: `held` keeps the others out of many appends in a row.
+        self._lock = RLock()
         self._active = active
         self._end = self._end_of(active)
         self._view_lock = Lock()
@@ -203,7 +206,7 @@ class PartitionLog:
         """
         with self._lock:
             at = self._begin(expected_offset)
-            frame, next_offset, max_timestamp = self._format.encode(
+            frame, next_offset, max_timestamp = self.format.encode(
                 rows,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
@@ -233,7 +236,7 @@ class PartitionLog:
                 if original is not None:
                     return Appended(original.base_offset, original.next_offset)
             next_offset = at.base_offset + frame.record_count
-            max_timestamp = self._format.place(
+            max_timestamp = self.format.place(
                 frame,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
@@ -262,6 +265,52 @@ class PartitionLog:
             self._producers.note(stamp, at.base_offset, next_offset, at.now_ms)
         self._appended(at, next_offset, len(frame))
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep appends, rolls and truncations of other threads out, so that offsets can be told in advance.
+
+        Raises:
+            LogFailed, LogClosed: If nothing can be appended.
+        """
+        with self._lock:
+            self._check_change()
+            yield
+
+    def adopt(self, path: str, size: int) -> Appended:
+        """Make the file at *path*, *size* bytes of whole frames, the next segment: by renaming it. Durable.
+
+        The file must be synced, and nobody else's. Its frames are numbered in place, whatever offsets they
+        had before. Raises as `append` does.
+        """
+        with self._lock:
+            at = self._begin(None)
+            if self._active.store.end:
+                self._roll()
+            with self._commit.exclusively():
+                files = self._around.files
+                try:
+                    adopted = adoption.prepare(
+                        self._around, self.directory, self.state, self.format, path, size, self.config
+                    )
+                    store = create_store(files, self.directory, adopted.info.next_offset, self.config)
+                except OSError as error:
+                    raise self._full_or_failed(error, "adopting a segment") from error
+                try:
+                    # In place of the active segment, which is empty. A crash between this and the commit
+                    # leaves frames past the mark, and recovery keeps them as it keeps any whole tail.
+                    files.rename(path, segment_path(self.directory, at.base_offset, "log"))
+                    files.sync_directory(segments_directory(self.directory))
+                    files.sync_directory(parent(path))
+                    state = sealed_state(self.state, adopted.info)
+                    write_state(files, self.directory, state)
+                except OSError as error:
+                    raise self._failed(f"adopting a segment failed: {error}") from error
+                self._seal(state, adopted.info, adopted, store)
+            self._last_assigned_ms = at.now_ms
+            elapsed = self._around.clock.monotonic_ns() - at.started_ns
+            self._meter.note(adopted.info.next_offset - at.base_offset, size, elapsed)
+        return Appended(at.base_offset, adopted.info.next_offset)
+
     def append_stream(
         self,
         key: bytes | None,
@@ -273,7 +322,7 @@ class PartitionLog:
         """Append one record whose value is *spooled*, in constant memory. Raises as `append` does."""
         with self._lock:
             at = self._begin(expected_offset)
-            frame = self._format.stream(
+            frame = self.format.stream(
                 key,
                 headers,
                 spooled.size,
@@ -432,19 +481,26 @@ class PartitionLog:
                 write_state(files, self.directory, state)
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
-            sealed = OwnedSegment(self._around.open_files, self.directory, info, self._format)
-            sealed.use_indexes(active.index, active.times)
-            sealed.checked = active.checked
-            interval = state.index_interval_bytes
-            # The old store is not closed here: a reader may be on it, and it goes with the last of them.
-            self._go_on_in(
-                empty_active(self._around, self.directory, info.next_offset, store, self._format, interval),
-                state,
-                (*self._view.segments[:-1], sealed),
-            )
-            self._producers.save_synced(info.next_offset)
-        self._around.telemetry.add(SEGMENTS_ROLLED)
-        self._around.telemetry.add(SEGMENTS)
+            self._seal(state, info, active, store)
+
+    def _seal(self, state: PartitionState, info: SealedInfo, segment: Segment, store: Store) -> None:
+        """Go on in *store*, an empty one, after *segment*, which *state* says is sealed as *info*."""
+        around = self._around
+        sealed = OwnedSegment(around.open_files, self.directory, info, self.format)
+        indexes = segment.indexes()
+        assert indexes is not None
+        sealed.use_indexes(*indexes)
+        sealed.checked = segment.checked
+        interval = state.index_interval_bytes
+        # The old store is not closed here: a reader may be on it, and it goes with the last of them.
+        self._go_on_in(
+            empty_active(around, self.directory, info.next_offset, store, self.format, interval),
+            state,
+            (*self._view.segments[:-1], sealed),
+        )
+        self._producers.save_synced(info.next_offset)
+        around.telemetry.add(SEGMENTS_ROLLED)
+        around.telemetry.add(SEGMENTS)
 
     def _go_on_in(self, active: ActiveSegment, state: PartitionState, sealed: tuple[Segment, ...]) -> None:
         """Append to *active* from now on. All of it, and all before it, is durable and becomes visible."""
@@ -465,17 +521,17 @@ class PartitionLog:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int) -> Fetched:
+    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
         """Return whole frames from the one that holds *offset* on, below the high watermark.
 
         About *max_bytes* of them, across segments; the first one comes whole however large it is. An
-        offset that compaction removed begins at the next frame.
+        offset that compaction removed begins at the next frame. Little is read beyond *stop*.
 
         Raises:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
             CorruptRange: If the frame there is not what was written.
         """
-        return self._looked_up(lambda view: view.read(offset, max_bytes, self._end.next_offset))
+        return self._looked_up(lambda view: view.read(offset, max_bytes, self._end.next_offset, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
@@ -577,7 +633,7 @@ class PartitionLog:
             around.open_files.forget(segment.number)
         around.telemetry.add(SEGMENTS, at + 1 - len(segments))
         state = truncation.finish_cut(around.files, self.directory, state)
-        active = reopen_active(around, self.directory, self.config, self._format, state, cut.end)
+        active = reopen_active(around, self.directory, self.config, self.format, state, cut.end)
         self._go_on_in(active, state, segments[:at])
         self._producers.cut(state.leader_epoch, active.next_offset, around.clock.now_ms())
 
@@ -746,6 +802,10 @@ class PartitionLog:
         if error.errno in DISK_FULL:
             return DiskFull(f"{self.directory}: no space left while {doing}")
         return self._failed(f"{doing} failed: {error}")
+
+    def fail(self, reason: str) -> None:
+        """Take no more from now on: something that only another opening can set right."""
+        self._failed(reason)
 
     def _failed(self, reason: str) -> LogFailed:
         """Take no more from now on, and return the error that says so."""

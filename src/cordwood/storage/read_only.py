@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Event, Lock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, MetadataDamaged, UnknownTopic
@@ -34,8 +34,22 @@ from cordwood.storage.view import Fetched, View
 
 Result = TypeVar("Result")
 _SETTLING_TRIES = 8
+_WHOLE_FILE = 1 << 62
 #: How often a follower looks at the mark of another process.
 FOLLOW_SECONDS = 0.02
+
+
+class Published(NamedTuple):
+    """Where a partition stood at one moment. ``epochs`` are (start offset, leader epoch), oldest first."""
+
+    log_start_offset: int
+    high_watermark: int
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def leader_epoch(self) -> int:
+        """How often the partition was truncated."""
+        return self.epochs[-1][1]
 
 
 class FollowedSegment(Segment):
@@ -83,7 +97,10 @@ class ReadOnlyPartition:
         partition: int,
         frame_size_max: int,
         closed: Event,
+        *,
+        verify: bool = True,
     ) -> None:
+        self._verify = verify
         self._partition = partition
         self._closed = closed
         self._open_files = open_files
@@ -107,9 +124,27 @@ class ReadOnlyPartition:
 
     log_end_offset = high_watermark
 
-    def read(self, offset: int, max_bytes: int) -> Fetched:
+    @property
+    def topic_id(self) -> str:
+        """The id of the topic; one made later under the same name has another."""
+        return self._entry.id
+
+    def published(self) -> Published:
+        """Return where the partition stands, all of one moment."""
+        view = self._view()
+        state = view.state
+        epochs = tuple((epoch.start_offset, epoch.epoch) for epoch in state.epochs)
+        return Published(state.log_start_offset, view.high_watermark, epochs)
+
+    def cuts(self, start: int, end: int, bytes_max: int) -> list[int]:
+        """Return where [start, end) can be cut into pieces of at most about *bytes_max*; see `View.cuts`."""
+        if self._view().bytes_within(start, end) <= bytes_max:
+            return []
+        return self._looked_up(lambda view: view.cuts(start, end, bytes_max))
+
+    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
         """Return whole frames from the one that holds *offset* on; see `View.read`."""
-        return self._looked_up(lambda view: view.read(offset, max_bytes, view.high_watermark))
+        return self._looked_up(lambda view: view.read(offset, max_bytes, view.high_watermark, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after *timestamp*, exactly."""
@@ -210,6 +245,8 @@ class ReadOnlyPartition:
         segment = self._known.get(key)
         if segment is None:
             segment = self._known[key] = kind(self._open_files, self._directory, info, self._format)
+            if not self._verify:
+                segment.checked.add(0, _WHOLE_FILE)
         segment.info = info
         return segment
 
@@ -224,8 +261,13 @@ class ReadOnlyPartition:
 class ReadOnlyDirectory:
     """A data directory opened to read, beside whoever writes it. Any number of threads."""
 
-    def __init__(self, files: Files, path: str, config: BrokerConfig) -> None:
+    def __init__(
+        self, files: Files, path: str, config: BrokerConfig, *, mapped: bool = True, verify: bool = True
+    ) -> None:
         """Read who writes here and which topics there are.
+
+        Without *mapped* sealed segments are read in windows, for processes whose address space is limited;
+        without *verify* checksums are not compared.
 
         Raises:
             DirectoryRefused: If *path* is no data directory.
@@ -237,7 +279,8 @@ class ReadOnlyDirectory:
         self.identity = identity.read_identity(files, path)
         self._files = files
         self._config = config
-        self._open_files = OpenFiles(files, mapped=True)
+        self._open_files = OpenFiles(files, mapped=mapped)
+        self._verify = verify
         self._partitions: dict[tuple[str, int], ReadOnlyPartition] = {}
         self._closed = Event()
 
@@ -251,21 +294,23 @@ class ReadOnlyDirectory:
         """Return the settings of a topic that sets *overrides* itself."""
         return topic_config(overrides, self._config)
 
-    def readable(self, topic: str, partition: int) -> ReadOnlyPartition:
-        """Return a partition to read.
+    def readable(self, topic: str, partition: int, entry: TopicEntry | None = None) -> ReadOnlyPartition:
+        """Return a partition to read: the one of *entry*, if the caller just looked the topic up.
 
         Raises:
             UnknownTopic: If there is no such topic or partition.
         """
         self._check()
         found = self._partitions.get((topic, partition))
-        if found is None:
-            entry = self.topics.get(topic)
+        if found is None or (entry is not None and found.topic_id != entry.id):
+            entry = entry or self.topics.get(topic)
             if entry is None or not 0 <= partition < entry.partitions:
                 raise UnknownTopic(f"there is no partition {partition} of a topic {topic}")
             directory = partition_directory(self.path, topic, partition)
             size_max = topic_config(entry.config, self._config).stored_bytes_max
-            found = ReadOnlyPartition(self._open_files, directory, entry, partition, size_max, self._closed)
+            found = ReadOnlyPartition(
+                self._open_files, directory, entry, partition, size_max, self._closed, verify=self._verify
+            )
             self._partitions[topic, partition] = found
         return found
 

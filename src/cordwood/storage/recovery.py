@@ -8,6 +8,7 @@ quarantine and cut. What is kept of the tail is synced before any reader sees it
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from cordwood.config import TopicConfig
@@ -196,6 +197,24 @@ def newest_mark(state: PartitionState, marks: list[Mark], directory: str) -> Mar
         if mark.leader_epoch > state.leader_epoch or (same and later):
             raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
     return next((mark for mark in marks if mark.leader_epoch == state.leader_epoch), None)
+
+
+def sync_names(files: Files, data: str) -> None:
+    """Sync every directory of a data directory that may hold names which its last writer had no time to sync.
+
+    A process that is killed leaves files that the next one sees, names included. What that one builds on
+    them must not outlive them when the power goes.
+    """
+    sync_tree(files, data, {"quarantine"})
+
+
+def sync_tree(files: Files, directory: str, spare: Container[str] = ()) -> None:
+    """Sync a directory and all below it, deepest first, but for those whose name *spare* has."""
+    for name in files.list(directory):
+        below = join(directory, name)
+        if name not in spare and files.is_directory(below):
+            sync_tree(files, below, spare)
+    files.sync_directory(directory)
 
 
 def synced_bound(state: PartitionState, mark: Mark | None) -> Bound:

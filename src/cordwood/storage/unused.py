@@ -16,7 +16,7 @@ class UnusedPartition:
         self.log_start_offset = self.high_watermark = self.log_end_offset = first_offset
         self._wait_for_use = wait_for_use
 
-    def read(self, offset: int, max_bytes: int) -> Fetched:
+    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
         """Return nothing, for the one offset there is."""
         first = self.log_start_offset
         if offset != first:

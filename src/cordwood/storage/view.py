@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -43,10 +44,11 @@ class View(NamedTuple):
             info = msgspec.structs.replace(info, size=self.position, next_offset=self.high_watermark)
         return bounds_of(self.state, info, self.frame_size_max)
 
-    def read(self, offset: int, max_bytes: int, log_end_offset: int) -> Fetched:
+    def read(self, offset: int, max_bytes: int, log_end_offset: int, stop: int | None = None) -> Fetched:
         """Return whole frames from the one that holds *offset* on, below the high watermark.
 
-        About *max_bytes* of them, across segments; the first one comes whole however large it is.
+        About *max_bytes* of them, across segments; the first one comes whole however large it is. Whoever
+        needs nothing from the offset *stop* on says so, and little is read beyond it.
 
         Raises:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
@@ -57,9 +59,13 @@ class View(NamedTuple):
             raise OffsetOutOfRange(offset, start, self.high_watermark)
         runs: list[FrameRun] = []
         next_offset, left, at = offset, max_bytes, self.find_segment(offset)
-        while next_offset < self.high_watermark and at < len(self.segments) and (left > 0 or not runs):
+        end = self.high_watermark if stop is None else min(stop, self.high_watermark)
+        while next_offset < end and at < len(self.segments) and (left > 0 or not runs):
             try:
-                run = read_run(self.segments[at], next_offset, self.bounds(at), max(left, 0))
+                needed = max(left, 0)
+                if stop is not None:
+                    needed = min(needed, self._bytes_until(at, next_offset, stop))
+                run = read_run(self.segments[at], next_offset, self.bounds(at), needed)
             except CorruptRange:
                 if runs:
                     # What comes before the damage is served; whoever goes on from there will meet it.
@@ -77,6 +83,57 @@ class View(NamedTuple):
                 # Cut by its size and not by the end of the segment: what follows would not fit either.
                 break
         return Fetched(tuple(runs), next_offset, self.high_watermark, log_end_offset, start)
+
+    def bytes_within(self, start: int, end: int) -> int:
+        """Return about how many bytes the offsets [start, end) take, by the sizes of segments alone."""
+        return sum(high - low for _, low, high in self._extents(start, end))
+
+    def cuts(self, start: int, end: int, bytes_max: int) -> list[int]:
+        """Return offsets where frames start that cut (start, end) into pieces of about the same size.
+
+        No piece is much larger than *bytes_max*, unless one frame is. Loads only the indexes of those
+        segments that are cut.
+        """
+        total = self.bytes_within(start, end)
+        pieces = -(-total // bytes_max)
+        found: list[int] = []
+        step, passed = -(-total // max(pieces, 1)), 0
+        for at, low, high in self._extents(start, end):
+            while len(found) < pieces - 1 and (due := (len(found) + 1) * step - passed) <= high - low:
+                entry = self._cut_near(at, low + due)
+                if entry is None or not start < entry < end or (found and entry <= found[-1]):
+                    # A frame as large as several pieces: it is not cut.
+                    pieces -= 1
+                    continue
+                found.append(entry)
+            passed += high - low
+        return found
+
+    def _cut_near(self, at: int, position: int) -> int | None:
+        """Return the offset of the first indexed frame at or after *position*, or of the next segment."""
+        if position < self.bounds(at).end:
+            entry = indexes_of(self.segments[at], self.bounds(at))[0].next_after(position - 1)
+            if entry is not None:
+                return entry[0]
+        return self.segments[at + 1].base if at + 1 < len(self.segments) else None
+
+    def _extents(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (segment, position, position) of what holds [start, end), positions by rule of three."""
+        for at in range(self.find_segment(start), len(self.segments)):
+            bounds, base = self.bounds(at), self.segments[at].base
+            offsets = bounds.next_offset - base
+            low, high = max(start - base, 0), min(end - base, offsets)
+            if low < high:
+                yield at, low * bounds.end // offsets, high * bounds.end // offsets
+
+    def _bytes_until(self, at: int, offset: int, stop: int) -> int:
+        """Return how many bytes of a segment hold the offsets from *offset* up to *stop*, or some more."""
+        bounds = self.bounds(at)
+        if stop >= bounds.next_offset:
+            return bounds.end
+        index = indexes_of(self.segments[at], bounds)[0]
+        first, last = index.floor_entry(offset), index.ceiling_entry(stop)
+        return (bounds.end if last is None else last[1]) - (0 if first is None else first[1])
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after *timestamp*, or None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 
-from cordwood.broker.topics import INTERNAL
+from cordwood.broker.topics import is_internal
 from cordwood.errors import LogClosed, UnknownTopic
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.cluster import (
@@ -91,7 +91,7 @@ def _topic(context: Context, entry: TopicEntry, partitions: range) -> DescribeTo
     return DescribeTopicPartitionsResponseTopic(
         name=entry.name,
         topic_id=context.node.topics.id_of(entry),
-        is_internal=entry.name in INTERNAL,
+        is_internal=is_internal(entry.name),
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cordwood.broker.topics import INTERNAL
+from cordwood.broker.topics import is_internal
 from cordwood.errors import CordwoodError, RecordRefused, UnsupportedVersion
 from cordwood.protocol.apis import ApiKey, Request, api_versions_response
 from cordwood.protocol.error_codes import ErrorCode
@@ -113,7 +113,7 @@ def _topic(
     return MetadataResponseTopic(
         name=entry.name,
         topic_id=topics.id_of(entry),
-        is_internal=entry.name in INTERNAL,
+        is_internal=is_internal(entry.name),
         partitions=_partitions(context, entry),
         topic_authorized_operations=TOPIC_OPERATIONS if told else OPERATIONS_NOT_ASKED,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 
 from cordwood.broker.node import Placed
+from cordwood.broker.sink import is_command
 from cordwood.broker.topics import INTERNAL
+from cordwood.errors import CordwoodError, LogFailed, RecordRefused, UnknownTopic
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.produce import (
     ProducePartitionResponse,
@@ -18,8 +21,10 @@ from cordwood.server.answers import code_of, message_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.server.pipeline import Batch, Outcome
+from cordwood.storage.staging import Share
 
 _ACKS = (-1, 0, 1)
+_LOGGER = logging.getLogger("cordwood.server")
 
 
 def produce(context: Context, exchange: Exchange) -> None:
@@ -45,13 +50,25 @@ def produce(context: Context, exchange: Exchange) -> None:
                 places.append(_refused(partition.index, ErrorCode.INVALID_TOPIC_EXCEPTION, message))
             elif partition.records is None:
                 places.append(_refused(partition.index, ErrorCode.INVALID_RECORD, "there are no records"))
+            elif is_command(entry.name, partition.index) and request.acks != -1:
+                message = "a command needs acks=all"
+                places.append(_refused(partition.index, ErrorCode.INVALID_REQUIRED_ACKS, message))
             else:
                 batches.append(Batch(entry.name, partition.index, partition.records, entry.id))
                 places.append(None)
         planned.append((topic, places))
 
+    commands = [batch for batch in batches if is_command(batch.topic, batch.partition)]
+
+    def answer(outcomes: Sequence[Outcome]) -> None:
+        _answer(exchange, request.acks, planned, outcomes)
+
     def done(outcomes: Sequence[Outcome]) -> None:
-        exchange.attempt(lambda: _answer(exchange, request.acks, planned, outcomes))
+        if commands:
+            stored = list(zip(batches, outcomes, strict=True))
+            exchange.attempt(lambda: _obey(context, exchange, stored, answer))
+        else:
+            exchange.attempt(lambda: answer(outcomes))
 
     if batches:
         job = context.pipeline.submit(batches, request.acks, done)
@@ -60,6 +77,41 @@ def produce(context: Context, exchange: Exchange) -> None:
             exchange.on_lost = job.cancel
     else:
         done(())
+
+
+def _obey(
+    context: Context,
+    exchange: Exchange,
+    stored: Sequence[tuple[Batch, Outcome]],
+    answer: Callable[[Sequence[Outcome]], None],
+) -> None:
+    """Do what the commands among the batches say, off the loop, and answer when that is done."""
+    shares: list[Share] = []
+
+    def work() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for batch, outcome in stored:
+            if isinstance(outcome, Placed) and is_command(batch.topic, batch.partition):
+                try:
+                    records = outcome.log.format.decode(batch.data, 0)
+                    shares.extend(context.node.sink.obey(batch.topic, records))
+                except CordwoodError as error:
+                    _LOGGER.warning("a command in %s was not obeyed: %s", batch.topic, error)
+                    # Of a command, an unknown topic is one that it names: its producer must not try again.
+                    outcome = RecordRefused(str(error)) if isinstance(error, UnknownTopic) else error
+            outcomes.append(outcome)
+        return outcomes
+
+    def then(outcomes: list[Outcome]) -> None:
+        for share in shares:
+            for section in share.sections:
+                context.parking.advance((section.topic, section.partition), section.size)
+        for outcome in outcomes:
+            if isinstance(outcome, LogFailed):
+                context.pipeline.fail(outcome)
+        answer(outcomes)
+
+    context.publishing.run(exchange, work, then)
 
 
 def _refusal(request: ProduceRequest) -> tuple[ErrorCode, str] | None:

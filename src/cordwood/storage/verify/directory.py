@@ -38,6 +38,7 @@ from cordwood.storage.verify.plans import belongs, plan_segments
 from cordwood.storage.verify.producers import ProducersCheck
 from cordwood.storage.verify.report import Progress, Tally, VerifyReport
 from cordwood.storage.verify.segment import SegmentPlan, check_segment
+from cordwood.storage.verify.sink import PartitionEnd, SinkCheck
 
 _ATTEMPTS_MAX = 5
 _PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
@@ -62,6 +63,8 @@ def verify_directory(
     if not files.is_directory(meta) and not files.is_directory(topics):
         raise DirectoryRefused(f"{path} is not a data directory: it has neither meta/ nor topics/")
     walk = _Walk(files, progress)
+    # Before the logs, which are at least as long as an open intent says.
+    sink = SinkCheck(files, path, progress) if topic is None else None
     # Directories before the catalogue: a topic enters it before it gets a directory, so a live writer
     # cannot make one appear that the catalogue does not know.
     walk.check_topics(topics, topic)
@@ -80,6 +83,8 @@ def verify_directory(
         check_vanished(head, catalogue, walk.vanished)
     _count_topics(head, walk.directories, catalogue, topic)
     head.absorb(walk.tally)
+    if sink is not None:
+        head.absorb(sink.finish(walk.ends))
     return head.report()
 
 
@@ -147,13 +152,15 @@ class _Snapshot:
 class _Walk:
     """The walk over the partitions.
 
-    ``directories`` are the ones that were there, ``vanished`` the topics that went while they were read.
+    ``directories`` are the ones that were there, ``vanished`` the topics that went while they were read,
+    ``ends`` those of the logs that are sound.
     """
 
     def __init__(self, files: Files, progress: Progress | None) -> None:
         self.tally = Tally(progress)
         self.directories: list[PartitionDirectory] = []
         self.vanished: list[VanishedTopic] = []
+        self.ends: dict[tuple[str, int], PartitionEnd] = {}
         self._files = files
         self._gone = False
 
@@ -183,6 +190,7 @@ class _Walk:
                 break
         self.tally.absorb(walk.tally)
         self.directories += walk.directories
+        self.ends |= walk.ends
 
     def _topic_ids(self, path: str) -> frozenset[str] | None:
         """Return the topic ids of the partitions in *path* that can be read, None if it is gone."""
@@ -240,6 +248,8 @@ class _Walk:
             end_offset = self._check_segment(path, topic, partition, base, plan, producers)
         intact = all(finding.severity != "corruption" for finding in self.tally.findings[corruption:])
         self._check_producers(producers, path, state, min(snapshot.plans), end_offset, intact=intact)
+        if intact:
+            self.ends[topic, partition] = PartitionEnd(state.topic_id, end_offset)
         if state.log_start_offset > end_offset:
             expected, what = f"at most {end_offset}, the end of the log", "log start offset"
             start = state.log_start_offset

@@ -1,0 +1,193 @@
+"""Rows of a query to frames for the partitions of topics: columns in, frames out, nothing per row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cordwood import kernels
+from cordwood.errors import FrameTooLarge, RecordRefused
+from cordwood.formats import batch as frames
+from cordwood.formats.columns import from_arrow
+from cordwood.kernels import BinaryBuffers, ColumnBuffers
+from cordwood.storage.staging import Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What a frame is cut at: large enough to be cheap, small enough for a consumer that wants a few records.
+FRAME_BYTES = 256 << 10
+#: Bytes a record takes beside its key and value, at most for records of usual size.
+_RECORD_OVERHEAD = 20
+#: Rows are gathered until each partition has about two frames, but no more bytes of them than this.
+GATHER_BYTES_MAX = 64 << 20
+
+
+class Destination(NamedTuple):
+    """What a task must know of a topic to encode for it."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    max_message_bytes: int
+    keyed: bool
+
+
+class FrameEncoder:
+    """Encodes the rows of one task. *find* tells of a topic; *turn* is where the first keyless rows go."""
+
+    def __init__(
+        self, find: Callable[[str], Destination], topic: str | None, turn: int, now_ms: Callable[[], int]
+    ) -> None:
+        self._find = find
+        self._topic = topic
+        self._turn = turn
+        self._now_ms = now_ms
+        self._known: dict[str, Destination] = {}
+
+    def encode(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Target, bytearray]]:
+        """Yield the frames of all *batches*, those of a partition in the order of their rows.
+
+        Raises:
+            RecordRefused: If a row cannot be stored, or does not say where.
+        """
+        gathered: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            gathered.append(batch)
+            size += batch.nbytes
+            if size >= self._enough():
+                yield from self._encode_gathered(gathered)
+                gathered, size = [], 0
+        if gathered:
+            yield from self._encode_gathered(gathered)
+
+    def _enough(self) -> int:
+        partitions = sum(known.partitions for known in self._known.values())
+        return min(2 * FRAME_BYTES * max(partitions, 1), GATHER_BYTES_MAX)
+
+    def _encode_gathered(self, gathered: list[pa.RecordBatch]) -> Iterator[tuple[Target, bytearray]]:
+        import pyarrow as pa
+
+        batch = gathered[0]
+        if len(gathered) > 1:
+            (batch,) = pa.Table.from_batches(gathered).combine_chunks().to_batches()
+        if not batch.num_rows:
+            return
+        if self._topic is not None:
+            yield from self._encode_topic(self._destination(self._topic), batch)
+            return
+        topics = batch.column("topic")
+        if topics.null_count:
+            raise RecordRefused("a row has no topic: give the option topic, or a value in the column topic")
+        for name in topics.unique().to_pylist():
+            rows = batch.filter(pa.compute.equal(topics, name))
+            yield from self._encode_topic(self._destination(name), rows)
+
+    def _destination(self, topic: str) -> Destination:
+        found = self._known.get(topic)
+        if found is None:
+            found = self._known[topic] = self._find(topic)
+        return found
+
+    def _encode_topic(self, to: Destination, batch: pa.RecordBatch) -> Iterator[tuple[Target, bytearray]]:
+        import numpy as np
+
+        partitions = self._partitions(to, batch)
+        if len(partitions) and partitions.min() != partitions.max():
+            order = np.argsort(partitions, kind="stable")
+            batch, partitions = batch.take(order), partitions[order]
+        columns = self._columns(to, batch)
+        for number in np.unique(partitions).tolist():
+            first, after = np.searchsorted(partitions, (number, number + 1)).tolist()
+            for start, stop in _cut(columns, first, after):
+                yield Target(to.topic, to.topic_id, number), _frame(to, columns, start, stop)
+
+    def _partitions(self, to: Destination, batch: pa.RecordBatch) -> Any:
+        """Return the partition of each row: as it says, else by its key, else rows of a batch together."""
+        import numpy as np
+        import pyarrow as pa
+
+        turn = self._turn % to.partitions
+        self._turn += 1
+        rows, names = batch.num_rows, batch.schema.names
+        if "key" in names:
+            keys = from_arrow(_least(batch, "key")).value
+            assert keys is not None
+            found = kernels.partition_keys(keys, rows, to.partitions, turn)
+            partitions = np.frombuffer(found, np.int32)
+        else:
+            partitions = np.full(rows, turn, np.int32)
+        if "partition" in names and batch.column("partition").null_count < rows:
+            said = batch.column("partition").cast(pa.int32())
+            partitions = np.where(said.is_valid(), said.fill_null(0), partitions)
+            wrong = partitions[(partitions < 0) | (partitions >= to.partitions)]
+            if len(wrong):
+                raise RecordRefused(
+                    f"topic {to.topic} has {to.partitions} partitions, but a row says {wrong[0]}"
+                )
+        return partitions
+
+    def _columns(self, to: Destination, batch: pa.RecordBatch) -> ColumnBuffers:
+        """Return the columns of records as the kernel takes them."""
+        import pyarrow as pa
+
+        names = batch.schema.names
+        if to.keyed and ("key" not in names or batch.column("key").null_count):
+            raise RecordRefused(f"a row without a key for topic {to.topic}, which is compacted")
+        now = pa.scalar(self._now_ms(), pa.int64()).cast(pa.timestamp("ms", "UTC"))
+        if "timestamp" in names:
+            times = batch.column("timestamp")
+            times = times.fill_null(now.cast(times.type)) if times.null_count else times
+        else:
+            times = pa.repeat(now, batch.num_rows)
+        arrays = {name: batch.column(name) for name in ("key", "value", "headers") if name in names}
+        return from_arrow(pa.RecordBatch.from_pydict({**arrays, "timestamp": times}))
+
+
+def _least(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
+    """Return a batch that has *column* for a value, and nothing else that needs a conversion."""
+    import pyarrow as pa
+
+    times = pa.nulls(batch.num_rows, pa.int64()).fill_null(0)
+    return pa.RecordBatch.from_pydict({"value": batch.column(column), "timestamp": times})
+
+
+def _cut(columns: ColumnBuffers, first: int, after: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that make frames of about FRAME_BYTES, at least a row each."""
+    import numpy as np
+
+    ends = np.arange(after - first + 1, dtype=np.int64) * _RECORD_OVERHEAD
+    for column in (columns.key, columns.value, None if columns.headers is None else columns.headers.values):
+        if column is None:
+            continue
+        offsets = _row_offsets(columns, column)[first : after + 1]
+        ends += offsets - offsets[0]
+    start = 0
+    while start < after - first:
+        stop = int(np.searchsorted(ends, ends[start] + FRAME_BYTES, side="right")) - 1
+        stop = min(max(stop, start + 1), after - first)
+        yield first + start, first + stop
+        start = stop
+
+
+def _row_offsets(columns: ColumnBuffers, column: BinaryBuffers) -> Any:
+    """Return where the bytes of each row begin in *column*, which may be that of the headers' values."""
+    import numpy as np
+
+    offsets = np.frombuffer(column.offsets, np.int32).astype(np.int64)
+    if columns.headers is not None and column is columns.headers.values:
+        return offsets[np.frombuffer(columns.headers.offsets, np.int32)]
+    return offsets
+
+
+def _frame(to: Destination, columns: ColumnBuffers, start: int, stop: int) -> bytearray:
+    try:
+        return frames.encode_columns(columns, start, stop, size_max=to.max_message_bytes)
+    except FrameTooLarge as error:
+        raise RecordRefused(
+            f"a record of {error.found} bytes for topic {to.topic}, whose max.message.bytes is "
+            f"{to.max_message_bytes}"
+        ) from None

@@ -1,0 +1,351 @@
+"""What ``.option(...)`` may say, by the names of Spark's Kafka connector. Pure: options in, answers out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
+
+EARLIEST, LATEST = -2, -1
+KAFKA = "kafka."
+BOOTSTRAP = "kafka.bootstrap.servers"
+GROUP = "kafka.group.id"
+
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_READ = (
+    *_SUBSCRIPTIONS,
+    *_STARTS,
+    *_ENDS,
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "verify",
+    "pushFilters",
+)
+_WRITE = ("topic", "txnAppId", "txnVersion", "checkpointLocation")
+_BOTH = ("path", "includeHeaders")
+_SPELLINGS = {name.lower(): name for name in (*_BOTH, *_READ, *_WRITE)}
+#: What Spark's catalogue says of a table beside its options.
+_TABLE = ("provider", "location", "owner", "comment", "external", "is_managed_location")
+#: What the source decides itself, so that a range is read exactly and once.
+_OURS = ("kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.enable.partition.eof")
+_DELAY = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d)?\s*")
+_DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+ByPartition = Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the records are: a data directory, or the address of a broker with its client's settings."""
+
+    path: str | None
+    client: Mapping[str, str]
+    group_id: str | None
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """Which partitions are read."""
+
+    kind: Literal["subscribe", "subscribePattern", "assign"]
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where reading starts or ends: an offset or a time, for every partition or for each its own.
+
+    Offsets may be `EARLIEST` and `LATEST`; times are milliseconds. ``option`` is how the user said it.
+    """
+
+    option: str
+    timed: bool
+    everywhere: int | None = None
+    each: ByPartition | None = None
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """All that a reader is told."""
+
+    place: Place
+    subscription: Subscription
+    start: Limit | None
+    end: Limit | None
+    latest_without_match: bool
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    verify: bool
+    push_filters: bool
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """All that the sink is told."""
+
+    place: Place
+    topic: str | None
+    transaction: tuple[str, int] | None
+    include_headers: bool
+
+
+def is_read(options: Mapping[str, str]) -> bool:
+    """Return whether *options* can only be meant for reading."""
+    given = {name.lower() for name in options}
+    return any(name.lower() in given for name in _SUBSCRIPTIONS)
+
+
+def check_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Return *options* in their proper spelling; which of them fit together is not looked at.
+
+    Raises:
+        UnknownSetting: If there is no option of such a name.
+    """
+    found = {}
+    of_a_table = any(name.lower() == "provider" for name in options)
+    for name, value in options.items():
+        lower = name.lower()
+        if of_a_table and (lower in _TABLE or lower.startswith("option.")):
+            continue
+        if lower.startswith(KAFKA) and len(lower) > len(KAFKA):
+            found[lower] = value
+        elif lower in _SPELLINGS:
+            found[_SPELLINGS[lower]] = value
+        else:
+            near = difflib.get_close_matches(lower, [*_SPELLINGS, BOOTSTRAP, GROUP], 1)
+            raise UnknownSetting(name, _SPELLINGS.get(near[0], near[0]) if near else None)
+    return found
+
+
+def check_read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
+    """Return what *options* ask a reader for; *streaming* of one kind, if that is known already.
+
+    Raises:
+        ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
+    """
+    given = check_names(options)
+    _refuse(given, [name for name in _WRITE if name != "checkpointLocation"], "is for writing")
+    start, end = _limit(given, _STARTS), _limit(given, _ENDS)
+    _check_limits(start, end, streaming)
+    smallest, most = _count(given, "minOffsetsPerTrigger"), _count(given, "maxOffsetsPerTrigger")
+    if smallest is not None and most is not None and smallest > most:
+        raise ConfigError(
+            "minOffsetsPerTrigger",
+            f"minOffsetsPerTrigger={smallest} is more than maxOffsetsPerTrigger={most}",
+        )
+    if streaming is False:
+        triggered = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+        _refuse(given, triggered, "is for streaming queries")
+    return ReadOptions(
+        place=_place(given),
+        subscription=_subscription(given),
+        start=start,
+        end=end,
+        latest_without_match=_choice(given, "startingOffsetsByTimestampStrategy", "error", "latest")
+        == "latest",
+        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=smallest,
+        max_trigger_delay_ms=_delay(given, "maxTriggerDelay", 15 * 60_000),
+        min_partitions=_count(given, "minPartitions"),
+        max_records_per_partition=_count(given, "maxRecordsPerPartition"),
+        include_headers=_flag(given, "includeHeaders", False),
+        verify=_choice(given, "verify", "crc", "off") == "crc",
+        push_filters=_flag(given, "pushFilters", False),
+    )
+
+
+def check_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Return what *options* ask the sink for.
+
+    Raises:
+        ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
+    """
+    given = check_names(options)
+    _refuse(given, _READ, "is for reading")
+    if ("txnAppId" in given) != ("txnVersion" in given):
+        missing = "txnVersion" if "txnAppId" in given else "txnAppId"
+        raise ConfigError(missing, f"txnAppId and txnVersion come together, but {missing} is missing")
+    version = _number(given, "txnVersion", 0)
+    return WriteOptions(
+        place=_place(given),
+        topic=_text(given, "topic"),
+        transaction=None if version is None else (given["txnAppId"], version),
+        include_headers=_flag(given, "includeHeaders", False),
+    )
+
+
+def _place(given: Mapping[str, str]) -> Place:
+    path, address = _text(given, "path"), _text(given, BOOTSTRAP)
+    if (path is None) == (address is None):
+        wrong = "are both given: one of them" if path else "are both missing: one of them"
+        raise ConfigError("path", f"path and {BOOTSTRAP} {wrong} says where the records are")
+    client = {name.removeprefix(KAFKA): value for name, value in given.items() if name.startswith(KAFKA)}
+    group = client.pop("group.id", None)
+    for name in _OURS:
+        if name in given:
+            raise ConfigError(name, f"{name} is not for the user to set: offsets are decided by the query")
+    if path is not None and client:
+        name = KAFKA + min(client)
+        raise ConfigError(name, f"{name} is for reading by address, but path says to read {path}")
+    return Place(None if path is None else _plain_path(path), client, group)
+
+
+def _plain_path(path: str) -> str:
+    """Return *path* without the scheme that Spark's catalogue puts before it."""
+    return re.sub(r"^file:(//(?=/))?", "", path)
+
+
+def _subscription(given: Mapping[str, str]) -> Subscription:
+    kinds = [name for name in _SUBSCRIPTIONS if name in given]
+    if len(kinds) != 1:
+        wrong = f"{' and '.join(kinds)} contradict each other" if kinds else "none is given"
+        raise ConfigError(
+            kinds[0] if kinds else "subscribe",
+            f"one of {', '.join(_SUBSCRIPTIONS)} says what to read: {wrong}",
+        )
+    if "subscribePattern" in given:
+        pattern = given["subscribePattern"]
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InvalidSetting("subscribePattern", pattern, f"a regular expression ({error})") from None
+        return Subscription("subscribePattern", pattern=pattern)
+    if "assign" in given:
+        return Subscription("assign", partitions=_assigned(given["assign"]))
+    topics = tuple(dict.fromkeys(name.strip() for name in given["subscribe"].split(",") if name.strip()))
+    if not topics:
+        raise InvalidSetting("subscribe", given["subscribe"], "names of topics with commas between")
+    return Subscription("subscribe", topics=topics)
+
+
+def _assigned(text: str) -> tuple[tuple[str, int], ...]:
+    found = _json(text)
+    if isinstance(found, dict) and found and all(isinstance(numbers, list) for numbers in found.values()):
+        pairs = [(topic, number) for topic, numbers in found.items() for number in numbers]
+        if all(type(number) is int and number >= 0 for _, number in pairs) and pairs:
+            return tuple(sorted(set(pairs)))
+    raise InvalidSetting("assign", text, 'JSON like {"orders": [0, 1]}')
+
+
+def _limit(given: Mapping[str, str], names: tuple[str, ...]) -> Limit | None:
+    """Return where to start or to end, of whichever of *names* says it."""
+    said = [name for name in names if name in given]
+    if len(said) > 1:
+        raise ConfigError(said[1], f"{said[0]} and {said[1]} contradict each other")
+    if not said:
+        return None
+    name, text = said[0], given[said[0]]
+    if name.endswith("Timestamp") and "ByTimestamp" not in name:
+        return Limit(name, timed=True, everywhere=_number(given, name, 0))
+    if name.endswith("ByTimestamp"):
+        return Limit(name, timed=True, each=_by_partition(name, text, 0))
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in words:
+        return Limit(name, timed=False, everywhere=words[text.strip().lower()])
+    return Limit(name, timed=False, each=_by_partition(name, text, EARLIEST))
+
+
+def _check_limits(start: Limit | None, end: Limit | None, streaming: bool | None) -> None:
+    if streaming and end is not None:
+        raise ConfigError(end.option, f"{end.option} is for batch queries: a stream has no end")
+    if end is not None and EARLIEST in _offsets(end):
+        raise ConfigError(end.option, f"{end.option} cannot be earliest")
+    if streaming is False and start is not None and LATEST in _offsets(start):
+        raise ConfigError(start.option, f"{start.option} cannot be latest in a batch query")
+    if start is None or end is None or start.each is None or end.each is None or start.timed or end.timed:
+        return
+    for (topic, number), first in start.each.items():
+        last = end.each.get((topic, number), LATEST)
+        if 0 <= last < first:
+            where = f"partition {number} of {topic}"
+            raise ConfigError(
+                start.option, f"startingOffsets={first} is beyond endingOffsets={last} of {where}"
+            )
+
+
+def _offsets(limit: Limit) -> set[int | None]:
+    return set() if limit.timed else {limit.everywhere, *(limit.each or {}).values()}
+
+
+def _by_partition(name: str, text: str, smallest: int) -> ByPartition:
+    found = _json(text)
+    if isinstance(found, dict) and found and all(isinstance(each, dict) for each in found.values()):
+        pairs = [(topic, key, value) for topic, each in found.items() for key, value in each.items()]
+        if pairs and all(
+            key.isdecimal() and type(value) is int and value >= smallest for _, key, value in pairs
+        ):
+            return {(topic, int(key)): value for topic, key, value in pairs}
+    words = "earliest, latest or " if name.endswith("Offsets") else ""
+    raise InvalidSetting(name, text, words + 'JSON like {"orders": {"0": 23}}')
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _refuse(given: Mapping[str, str], names: Any, why: str) -> None:
+    for name in names:
+        if name in given:
+            raise ConfigError(name, f"{name} {why}")
+
+
+def _text(given: Mapping[str, str], name: str) -> str | None:
+    if name in given and not given[name].strip():
+        raise InvalidSetting(name, given[name], "something")
+    return given.get(name)
+
+
+def _number(given: Mapping[str, str], name: str, smallest: int) -> int | None:
+    if name not in given:
+        return None
+    text = given[name].strip()
+    if not re.fullmatch(r"-?\d{1,19}", text) or int(text) < smallest:
+        raise InvalidSetting(name, given[name], f"a whole number from {smallest} on")
+    return int(text)
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    return _number(given, name, 1)
+
+
+def _flag(given: Mapping[str, str], name: str, otherwise: bool) -> bool:
+    return _choice(given, name, str(otherwise).lower(), str(not otherwise).lower()) == "true"
+
+
+def _choice(given: Mapping[str, str], name: str, otherwise: str, other: str) -> str:
+    value = given.get(name, otherwise).strip().lower()
+    if value not in (otherwise, other):
+        raise InvalidSetting(name, given[name], f"{otherwise} or {other}")
+    return value
+
+
+def _delay(given: Mapping[str, str], name: str, otherwise_ms: int) -> int:
+    if name not in given:
+        return otherwise_ms
+    match = _DELAY.fullmatch(given[name].lower())
+    if match is None:
+        raise InvalidSetting(name, given[name], "a time like 30s, 15m or 2h")
+    return int(match[1]) * _DELAY_UNITS_MS[match[2] or "ms"]

@@ -1,0 +1,174 @@
+"""Reading a data directory directly: no broker, beside whoever writes it, never past the mark."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from cordwood.config import load_broker_config
+from cordwood.errors import (
+    CordwoodError,
+    DirectoryRefused,
+    OffsetOutOfRange,
+    RecordsLost,
+    StorageError,
+    UnknownTopic,
+)
+from cordwood.scan import decoded_rows, in_batches, place_columns
+from cordwood.spark.access import Ends, Piece, Standing
+from cordwood.spark.planning import PIECE_BYTES_MAX
+from cordwood.spark.positions import find_loss
+from cordwood.storage.files import Files, join, read_file
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.store import as_storage_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Read at a time with one call: tasks may not map files, because their address space may be limited.
+WINDOW_BYTES = 8 << 20
+#: What a server is given to take committed offsets, which nobody waits for.
+COMMIT_SECONDS = 5.0
+_PLACED = ("topic", "partition")
+_LISTENING = re.compile(r"listening on (\S+)")
+
+
+class PathAccess:
+    """A data directory as driver and tasks see it; see `Access`."""
+
+    def __init__(self, path: str, *, verify: bool, task: bool = False, files: Files | None = None) -> None:
+        self._path = path
+        self._silent: str | None = None
+        self._files = files or PosixFiles()
+        config, _ = load_broker_config()
+        try:
+            self._directory = ReadOnlyDirectory(self._files, path, config, mapped=False, verify=verify)
+        except (OSError, StorageError) as error:
+            raise self._refused(error, task) from error
+
+    def _refused(self, error: Exception, task: bool) -> StorageError:
+        """Return *error* as one sentence for whoever cannot see the directory from where they are."""
+        if isinstance(error, OSError):
+            return as_storage_error(error, "opening the data directory")
+        assert isinstance(error, StorageError)
+        if not isinstance(error, DirectoryRefused):
+            return error
+        if task:
+            return DirectoryRefused(
+                f"host {socket.gethostname()} cannot see {self._path}, which the driver reads: put it where "
+                "every executor has it, or read by address with kafka.bootstrap.servers"
+            )
+        missing = not self._files.exists(self._path)
+        return DirectoryRefused(f"there is no data directory {self._path}") if missing else error
+
+    def topics(self) -> Mapping[str, int]:
+        """Return the topics there are and their numbers of partitions."""
+        return {name: entry.partitions for name, entry in self._directory.topics.items()}
+
+    def standing(self, topic: str, partitions: tuple[int, ...] | None) -> Standing | None:
+        """Return where a topic stands."""
+        entry = self._directory.topics.get(topic)
+        if entry is None:
+            return None
+        found = {}
+        for number in range(entry.partitions) if partitions is None else partitions:
+            now = self._directory.readable(topic, number, entry).published()
+            cut = now.epochs[-1][0]
+            found[number] = Ends(now.log_start_offset, now.high_watermark, now.leader_epoch, cut)
+        return Standing(entry.id, found)
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
+        """Return the offset of the first record at or after *timestamp*, exactly."""
+        found = self._directory.readable(topic, partition).offset_at(timestamp)
+        return None if found is None else found[0]
+
+    def cuts(self, topic: str, partition: int, start: int, end: int) -> list[int]:
+        """Return the offsets that cut a range into pieces of 64 to 128 MiB, by the index."""
+        return self._directory.readable(topic, partition).cuts(start, end, PIECE_BYTES_MAX)
+
+    def read(self, piece: Piece, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the records of *piece*, decoding only what *schema* asks for."""
+        try:
+            yield from self._read(piece, schema, fail_on_data_loss)
+        except UnknownTopic:
+            if fail_on_data_loss:
+                reason = "the topic was deleted"
+                raise RecordsLost(*piece[:4], reason) from None
+
+    def _read(self, piece: Piece, schema: pa.Schema, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        fields = [field for field in schema if field.name not in _PLACED]
+        constant = place_columns(piece.topic, piece.partition, schema)
+        partition = self._directory.readable(piece.topic, piece.partition)
+        offset = self._begin(partition, piece, fail_on_data_loss)
+        while offset < piece.end:
+            try:
+                for rows in decoded_rows(partition, offset, piece.end, fields, WINDOW_BYTES):
+                    yield from in_batches(rows, schema, constant)
+                    if rows.num_rows:
+                        offset = rows.column("offset")[-1].as_py() + 1
+            except OffsetOutOfRange as error:
+                # The log start moved past what is read, or a truncation took it.
+                self._begin(partition, piece._replace(start=offset), fail_on_data_loss)
+                if error.start <= offset:
+                    return
+                offset = error.start
+                continue
+            except pa.ArrowInvalid as error:
+                where = f"partition {piece.partition} of topic {piece.topic} from offset {offset} on"
+                raise CordwoodError(f"{where}: a timestamp does not fit Spark's: {error}") from error
+            break
+        # What was read is only what was planned if nothing was cut and appended again meanwhile; a log start
+        # that moves behind the reading takes nothing from it.
+        now = partition.published()
+        loss = find_loss(piece, partition.topic_id, piece.start, now.high_watermark, now.epochs)
+        if loss is not None and fail_on_data_loss:
+            raise loss
+
+    def _begin(self, partition: ReadOnlyPartition, piece: Piece, fail_on_data_loss: bool) -> int:
+        """Return where reading *piece* begins: at its start, or at what is left of it."""
+        if not fail_on_data_loss and partition.topic_id != piece.topic_id:
+            # Records of another topic, which are read when their time comes.
+            return piece.end
+        now = partition.published()
+        loss = find_loss(piece, partition.topic_id, now.log_start_offset, now.high_watermark, now.epochs)
+        if loss is not None and fail_on_data_loss:
+            raise loss
+        return max(piece.start, now.log_start_offset)
+
+    def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit through the server that holds the directory, if one does; else nobody keeps groups."""
+        from cordwood.spark.broker_access import BrokerAccess
+
+        address = self.holder_address()
+        if address is None or address == self._silent:
+            return
+        # Until it answered: a server that was killed leaves its address in the lock.
+        self._silent = address
+        entries = self._directory.topics
+        client = {"bootstrap.servers": address}
+        with contextlib.closing(BrokerAccess(client, verify=True, seconds=COMMIT_SECONDS)) as broker:
+            # Nor may another server that listens there now be told of topics that are not its own.
+            topics = {topic for topic, _ in offsets}
+            if any(topic not in entries or broker.topic_id(topic) != entries[topic].id for topic in topics):
+                raise CordwoodError(f"{address}, which the lock of {self._path} names, does not serve it")
+            broker.commit(group_id, offsets)
+        self._silent = None
+
+    def holder_address(self) -> str | None:
+        """Return where the server listens that holds the directory, as far as the lock's text says so."""
+        try:
+            text = read_file(self._files, join(self._path, "meta", "lock"))
+        except OSError:
+            return None
+        found = _LISTENING.search(text.decode(errors="replace"))
+        return None if found is None else found[1]
+
+    def close(self) -> None:
+        """Let go."""
+        self._directory.close()

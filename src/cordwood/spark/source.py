@@ -1,0 +1,82 @@
+"""``format("cordwood")``: what Spark makes of the options, and where each request goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from cordwood.errors import ConfigError
+from cordwood.spark.options import check_names, check_read_options, is_read
+from cordwood.spark.reader import PushingReader, Reader
+from cordwood.spark.schema import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+
+#: Loaded by Spark in exactly those processes that push filters; the setting itself is not to be seen there.
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class CordwoodSource(DataSource):
+    """Topics of a data directory or of a broker, to read and to write.
+
+    Options are checked when it is made, so that ``load()`` fails and says why: an error in `streamReader`
+    would be hidden by one of Spark's own.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        given = check_names(options)
+        if is_read(given):
+            check_read_options(given)
+        if "path" in given and "://" not in given["path"] and not given["path"].startswith("file:"):
+            # The working directory of an executor is not the driver's.
+            given["path"] = os.path.abspath(given["path"])
+        super().__init__(given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "cordwood"
+
+    def schema(self) -> StructType:
+        """Return the columns of a query that does not say which it wants."""
+        return spark_schema(include_headers=check_read_options(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> Reader:
+        """Return the reader of a batch query."""
+        if not self.options:
+            raise ConfigError(
+                "path",
+                "no option reached the source: Spark keeps those of CREATE TABLE from a Python source; use "
+                "CREATE TEMPORARY VIEW ... USING cordwood OPTIONS (...), or SELECT ... FROM t WITH (...)",
+            )
+        options = check_read_options(self.options, streaming=False)
+        # Spark 4.3 keeps the plan of a query with pushed filters for the next one over the same DataFrame,
+        # and that one would miss records without a word. So filters narrow only where the user says so.
+        kind = PushingReader if options.push_filters and _PUSHING in sys.modules else Reader
+        return kind(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the reader of a streaming query."""
+        from cordwood.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query."""
+        if overwrite:
+            raise ConfigError("mode", 'a log cannot be overwritten: use mode("append"), or INSERT INTO')
+        from cordwood.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Return the writer of a streaming query."""
+        from cordwood.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema)
