@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -656,32 +657,63 @@ def test_sql_reads_a_view(spark: SparkSession, data: Path) -> None:
     assert spark.sql("SELECT count(*), max(offset) FROM o WHERE partition = 1").collect() == [(500, 499)]
 
 
-def test_sql_reads_a_table_that_is_told_its_options_again(spark: SparkSession, data: Path) -> None:
-    """Spark 4.3 keeps the options of CREATE TABLE from a Python source, and the error says what to do."""
-    options = f"path '{data}', subscribe 'orders'"
-    spark.sql(f"CREATE TABLE orders_table USING cordwood OPTIONS ({options})")
+def test_sql_selects_from_and_inserts_into_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark 4.3 keeps the options of CREATE TABLE from a Python source; they come with the schema."""
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        log.topic("orders", partitions=2).append_many([(b"k", b"%d" % number) for number in range(5)])
+    spark.sql(f"CREATE TABLE orders_table USING cordwood OPTIONS (path '{data}', subscribe 'orders')")
     try:
-        given = f"path = '{data}', subscribe = 'orders'"
-        assert spark.sql(f"SELECT count(*) FROM orders_table WITH ({given})").collect() == [(1500,)]
-        sentence = failure(lambda: spark.sql("SELECT count(*) FROM orders_table").collect())
-        assert "CREATE TEMPORARY VIEW" in sentence
+        assert spark.sql("SELECT count(*) FROM orders_table").collect() == [(5,)]
+        spark.sql(
+            "INSERT INTO orders_table (key, value) VALUES (X'61', binary('six')), (NULL, binary('seven'))"
+        )
+        spark.sql("INSERT INTO orders_table BY NAME SELECT binary('b') AS key, binary('eight') AS value")
+        found = spark.sql("SELECT string(value) FROM orders_table WHERE offset >= 0").collect()
+        assert sorted(row[0] for row in found) == ["0", "1", "2", "3", "4", "eight", "seven", "six"]
+        few = 'SELECT count(*) FROM orders_table WITH (startingOffsets = \'{"orders": {"0": -1}}\')'
+        assert "startingOffsets" in failure(lambda: spark.sql(few).collect())
+        sentence = failure(lambda: spark.sql("INSERT OVERWRITE orders_table SELECT * FROM orders_table"))
+        assert "overwritten" in sentence
     finally:
         spark.sql("DROP TABLE orders_table")
-    assert sorted(path.name for path in data.iterdir())
+    # What Spark calls external it leaves alone.
+    with cordwood.open(data, read_only=True) as log:
+        assert log.scan("orders").reader().read_all().num_rows == 8
+
+
+def test_a_table_made_with_a_topic_alone_reads_and_writes_it(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        log.topic("orders")
+    spark.sql(f"CREATE TABLE one_topic USING cordwood OPTIONS (path '{data}', topic 'orders')")
+    try:
+        spark.sql("INSERT INTO one_topic (value) VALUES (binary('first'))")
+        assert spark.sql("SELECT string(value), topic FROM one_topic").collect() == [("first", "orders")]
+    finally:
+        spark.sql("DROP TABLE one_topic")
+
+
+def test_wrong_options_of_a_table_fail_when_it_is_made(spark: SparkSession, tmp_path: Path) -> None:
+    sentence = failure(
+        lambda: spark.sql(f"CREATE TABLE t USING cordwood OPTIONS (path '{tmp_path}', subscibe 'o')")
+    )
+    assert "did you mean subscribe?" in sentence
 
 
 def test_the_guide_does_what_it_shows(
-    spark: SparkSession, data: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A comment line after a print is its output."""
+    own_data = shutil.copytree(data, tmp_path / "data")
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    reading_part = re.findall(r"```py\n(.*?)```", page.partition("## Writing")[0], re.DOTALL)
-    names = {"spark": spark, "data": str(data)}
-    for block in reading_part:
+    blocks = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    names = {"spark": spark, "data": str(own_data)}
+    for block in blocks:
         exec(compile(block, "docs/spark.md", "exec"), names)
         promised = [line[2:] for line in block.splitlines() if line.startswith("# ")]
         assert capsys.readouterr().out.splitlines() == promised
-    assert len(reading_part) >= 3
+    assert len(blocks) >= 4
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ GROUP = "kafka.group.id"
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_READ = (
+READ_ONLY = (
     *_SUBSCRIPTIONS,
     *_STARTS,
     *_ENDS,
@@ -33,9 +33,10 @@ _READ = (
     "verify",
     "pushFilters",
 )
-_WRITE = ("topic", "txnAppId", "txnVersion", "checkpointLocation")
+WRITE_ONLY = ("topic", "txnAppId", "txnVersion")
+_CHECKPOINT = "checkpointLocation"
 _BOTH = ("path", "includeHeaders")
-_SPELLINGS = {name.lower(): name for name in (*_BOTH, *_READ, *_WRITE)}
+_SPELLINGS = {name.lower(): name for name in (*_BOTH, *READ_ONLY, *WRITE_ONLY, _CHECKPOINT)}
 #: What Spark's catalogue says of a table beside its options.
 _TABLE = ("provider", "location", "owner", "comment", "external", "is_managed_location")
 #: What the source decides itself, so that a range is read exactly and once.
@@ -143,7 +144,7 @@ def check_read_options(options: Mapping[str, str], *, streaming: bool | None = N
         ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
     """
     given = check_names(options)
-    _refuse(given, [name for name in _WRITE if name != "checkpointLocation"], "is for writing")
+    _refuse(given, WRITE_ONLY, "is for writing")
     start, end = _limit(given, _STARTS), _limit(given, _ENDS)
     _check_limits(start, end, streaming)
     smallest, most = _count(given, "minOffsetsPerTrigger"), _count(given, "maxOffsetsPerTrigger")
@@ -181,7 +182,7 @@ def check_write_options(options: Mapping[str, str]) -> WriteOptions:
         ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
     """
     given = check_names(options)
-    _refuse(given, _READ, "is for reading")
+    _refuse(given, READ_ONLY, "is for reading")
     if ("txnAppId" in given) != ("txnVersion" in given):
         missing = "txnVersion" if "txnAppId" in given else "txnAppId"
         raise ConfigError(missing, f"txnAppId and txnVersion come together, but {missing} is missing")

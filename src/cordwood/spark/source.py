@@ -14,6 +14,7 @@ from cordwood.errors import ConfigError
 from cordwood.spark.options import check_names, check_read_options, is_read
 from cordwood.spark.reader import PushingReader, Reader
 from cordwood.spark.schema import spark_schema
+from cordwood.spark.tables import for_reading, for_writing, is_table, options_of, with_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
@@ -31,7 +32,10 @@ class CordwoodSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         given = check_names(options)
-        if is_read(given):
+        self._table = is_table(options)
+        if self._table:
+            check_read_options(for_reading(given))
+        elif is_read(given):
             check_read_options(given)
         if "path" in given and "://" not in given["path"] and not given["path"].startswith("file:"):
             # The working directory of an executor is not the driver's.
@@ -45,17 +49,14 @@ class CordwoodSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a query that does not say which it wants."""
+        if self._table:
+            asked = check_read_options(for_reading(self.options))
+            return with_options(spark_schema(include_headers=asked.include_headers), self.options)
         return spark_schema(include_headers=check_read_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> Reader:
         """Return the reader of a batch query."""
-        if not self.options:
-            raise ConfigError(
-                "path",
-                "no option reached the source: Spark keeps those of CREATE TABLE from a Python source; use "
-                "CREATE TEMPORARY VIEW ... USING cordwood OPTIONS (...), or SELECT ... FROM t WITH (...)",
-            )
-        options = check_read_options(self.options, streaming=False)
+        options = check_read_options(self._reading(schema), streaming=False)
         # Spark 4.3 keeps the plan of a query with pushed filters for the next one over the same DataFrame,
         # and that one would miss records without a word. So filters narrow only where the user says so.
         kind = PushingReader if options.push_filters and _PUSHING in sys.modules else Reader
@@ -65,7 +66,7 @@ class CordwoodSource(DataSource):
         """Return the reader of a streaming query."""
         from cordwood.spark.stream_reader import StreamReader
 
-        return StreamReader(self.options, schema)
+        return StreamReader(self._reading(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query."""
@@ -73,10 +74,17 @@ class CordwoodSource(DataSource):
             raise ConfigError("mode", 'a log cannot be overwritten: use mode("append"), or INSERT INTO')
         from cordwood.spark.sink import batch_writer
 
-        return batch_writer(self.options, schema)
+        return batch_writer(self._writing(schema), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a streaming query."""
         from cordwood.spark.sink import stream_writer
 
-        return stream_writer(self.options, schema)
+        return stream_writer(self._writing(schema), schema)
+
+    def _reading(self, schema: StructType) -> dict[str, str]:
+        """Return the options of this query: its own, and those of the table that it is about."""
+        return {**for_reading(options_of(schema)), **self.options}
+
+    def _writing(self, schema: StructType) -> dict[str, str]:
+        return {**for_writing(options_of(schema)), **self.options}
