@@ -1,19 +1,27 @@
-"""What exists so far, end to end: append, kill, recover, verify, and a Kafka client's decoder on the files.
+"""Cordwood end to end in a minute: a broker, a stock Kafka client, a Spark pipeline, kill -9, what is left.
 
-Run it with ``make demo``.
+Run it with ``make demo``. Everything it makes is in ``.demo/``, to look at afterwards.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
-from aiokafka.record import MemoryRecords
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 from rich.console import Console
 from rich.table import Table
 
@@ -21,70 +29,251 @@ import cordwood
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.verify import verify_directory
 
-WRITER = """
-import sys, cordwood
-orders = cordwood.open(sys.argv[1]).topic("orders", config={"segment.bytes": "200000"})
-for number in range(10**9):
-    placed = orders.append(b'{"item": "axe", "price": %d}' % (number % 90), key=b"customer-%d" % (number % 7))
-    print(placed.offset, flush=True)  # acknowledged: synced to the device
-"""
+HOME = Path(".demo")
+DATA, PICTURE = HOME / "data", HOME / "revenue.png"
+ORDERS = 120_000
+PARTITIONS = 4
+#: The orders were placed within these hours before now, a few of them a minute late or more.
+HOURS = 3
+WINDOW = "15 minutes"
+ITEMS = {"axe": 42, "saw": 31, "maul": 55, "wedge": 12, "gloves": 9}
+CUSTOMERS = [f"customer-{number:03d}" for number in range(200)]
+SCHEMA = "item string, amount long, placed_at timestamp"
 
-
-def append_until_killed(data: str, records: int) -> int:
-    """Let another process append, kill it after *records* acknowledgements; return the last offset."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, data], stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    last = -1
-    for line in writer.stdout:
-        last = int(line)
-        if last >= records:
-            break
-    os.kill(writer.pid, signal.SIGKILL)
-    # What it had acknowledged and we had not read yet counts too.
-    for line in writer.stdout.read().splitlines():
-        last = max(last, int(line))
-    writer.wait()
-    return last
+console = Console(highlight=False)
 
 
 def main() -> None:
-    """Run the demonstration in a temporary directory."""
-    console = Console()
-    with tempfile.TemporaryDirectory() as directory:
-        data = os.path.join(directory, "data")
-        last = append_until_killed(data, 3_000)
-        console.print(
-            f"A writer appended orders until kill -9; the last one it acknowledged was offset {last}."
+    """Show everything, step by step."""
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir()
+    with serving() as (address, pid):
+        step(f"A broker on {address}, its data in {DATA}. It acknowledges what is synced to the device.")
+        send_orders(address, ORDERS)
+        with stderr_to(HOME / "spark.log"):
+            rows = run_pipeline(address)
+        show_table(rows)
+        draw(rows)
+        acknowledged = send_until_killed(address, pid)
+    with serving() as (address, _):
+        check_all_there(acknowledged)
+        step(f"Restarted on {address}: every acknowledged order is there, none twice.")
+    report = verify_directory(PosixFiles(), str(DATA))
+    if not report.sound:
+        sys.exit("verify found damage, which is a bug: please report it")
+    step(
+        f"Verified every byte: {report.records:,} records in {report.segments} segments, "
+        f"{report.bytes:,} bytes, sound."
+    )
+    console.print("\n[bold]What this showed[/]")
+    console.print("  Acknowledged means synced: kill -9 lost nothing that a producer was told is stored.")
+    console.print("  Spark read segment files beside the live broker, and its sink wrote each window once.")
+    console.print("\n[bold]Try next[/]")
+    for command in (
+        f"cordwood consume --data {DATA} -t revenue -o beginning -e -c 5",
+        f"cordwood topic describe --data {DATA} orders",
+        f"cordwood serve --data {DATA}",
+    ):
+        console.print(f"  .venv/bin/{command}")
+
+
+def step(sentence: str) -> None:
+    """Say what was done."""
+    console.print(f"[green]✓[/] {sentence}")
+
+
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Keep what Spark has to say while it starts for who wants to read it."""
+    kept = os.dup(2)
+    with path.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def serving() -> Iterator[tuple[str, int]]:
+    """Run ``cordwood serve`` and give its address and process id; end it, unless it is dead already."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "cordwood.cli", "serve", "--data", str(DATA), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        yield server.stdout.readline().split()[-1], server.pid
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def make_order(number: int, dice: random.Random, now: float) -> tuple[str, dict[str, object]]:
+    """Return customer and content of a believable order: more in the middle of the time than at its ends."""
+    age = HOURS * 3600 * (1 - dice.betavariate(2, 2))
+    late = dice.expovariate(1 / 90) if dice.random() < 0.02 else 0
+    placed_at = datetime.fromtimestamp(now - age - late, UTC)
+    item, count = dice.choice(list(ITEMS)), dice.randint(1, 3)
+    order = {
+        "order": number,
+        "item": item,
+        "amount": ITEMS[item] * count,
+        "placed_at": placed_at.isoformat(timespec="milliseconds"),
+    }
+    return dice.choice(CUSTOMERS), order
+
+
+def send_orders(address: str, count: int) -> None:
+    """Send orders in the order they were placed, with a stock client and its default settings."""
+    admin = AdminClient({"bootstrap.servers": address})
+    topics = [NewTopic("orders", PARTITIONS, 1), NewTopic("revenue", 1, 1)]
+    for made in admin.create_topics(topics).values():
+        made.result(10)
+    dice, now = random.Random(1), time.time()
+    orders = [make_order(number, dice, now) for number in range(count)]
+    orders.sort(key=lambda order: str(order[1]["placed_at"]))
+    producer = Producer({"bootstrap.servers": address})
+    started = time.perf_counter()
+    for customer, order in orders:
+        producer.produce("orders", json.dumps(order), customer)
+        producer.poll(0)
+    producer.flush()
+    rate = count / (time.perf_counter() - started)
+    step(f"confluent-kafka sent {count:,} orders, {rate:,.0f} a second, each one synced.")
+
+
+def run_pipeline(address: str) -> list[Row]:
+    """Add up revenue by window and item, from topic to topic, and return it as a table."""
+    started = time.perf_counter()
+    spark = cordwood.spark.session("demo", config={"spark.sql.shuffle.partitions": "2"})
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    ready = time.perf_counter()
+    source = spark.readStream.format("cordwood").option("path", str(DATA.resolve()))
+    orders = source.option("subscribe", "orders").option("startingOffsets", "earliest").load()
+    query = (
+        revenue(orders)
+        .writeStream.format("cordwood")
+        .option("kafka.bootstrap.servers", address)
+        .option("topic", "revenue")
+        .option("checkpointLocation", str(HOME / "checkpoint"))
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = read_revenue(spark)
+    spark.stop()
+    step(
+        f"Spark was up in {ready - started:.0f} s, then read the segment files and wrote {len(rows)} closed "
+        f"windows to topic revenue, exactly once, in {time.perf_counter() - ready:.0f} s."
+    )
+    return rows
+
+
+def revenue(orders: DataFrame) -> DataFrame:
+    """Return the revenue of each item in each window, once no order can be late for it any more."""
+    parsed = orders.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order")).select(
+        "order.*"
+    )
+    windows = parsed.withWatermark("placed_at", "10 minutes").groupBy(F.window("placed_at", WINDOW), "item")
+    summed = windows.agg(F.sum("amount").alias("revenue"), F.count("*").alias("orders"))
+    fields = F.struct(F.col("window.start").alias("start"), "item", "revenue", "orders")
+    return summed.select(F.col("item").alias("key"), F.to_json(fields).alias("value"))
+
+
+def read_revenue(spark: SparkSession) -> list[Row]:
+    """Return what the pipeline wrote."""
+    topic = spark.read.format("cordwood").option("path", str(DATA.resolve())).option("subscribe", "revenue")
+    schema = "start timestamp, item string, revenue long, orders long"
+    parsed = topic.load().select(F.from_json(F.col("value").cast("string"), schema).alias("row"))
+    return parsed.select("row.*").orderBy("start", "item").collect()
+
+
+def show_table(rows: list[Row]) -> None:
+    """Print revenue by item, and by window as bars."""
+    table = Table("item", "orders", "revenue", title="revenue by item", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for item in ITEMS:
+        of_item = [row for row in rows if row.item == item]
+        table.add_row(
+            item, f"{sum(row.orders for row in of_item):,}", f"{sum(row.revenue for row in of_item):,}"
         )
+    console.print(table)
+    by_start = by_window(rows)
+    most = max(by_start.values())
+    for start, amount in by_start.items():
+        console.print(f"  {start:%H:%M}  [cyan]{'█' * round(40 * amount / most)}[/] {amount:,}")
 
-        with cordwood.open(data) as log:
-            orders = log.topic("orders")
-            end = orders.high_watermark()
-            assert end > last, "an acknowledged record is gone"
-            cut = sum(report.truncated_bytes for report in log.reports)
-            console.print(f"Opened again: {end} records, none acknowledged lost, {cut} torn bytes cut.")
 
-            table = pa.table(log.scan("orders", columns=["key", "offset"]))
-            counts = table.group_by("key").aggregate([("offset", "count")]).sort_by("key")
-            shown = Table("customer", "orders", title="counted in Arrow columns")
-            for row in counts.to_pylist():
-                shown.add_row(row["key"].decode(), str(row["offset_count"]))
-            console.print(shown)
-            log.maintain()
+def by_window(rows: list[Row]) -> dict[datetime, int]:
+    """Return the revenue of each window, in order."""
+    found: dict[datetime, int] = {}
+    for row in rows:
+        found[row.start] = found.get(row.start, 0) + row.revenue
+    return found
 
-        segment = sorted(Path(data).glob("topics/orders/0/segments/*.log"))[0]
-        batches = MemoryRecords(segment.read_bytes())
-        read = 0
-        while batches.has_next():
-            batch = batches.next_batch()
-            assert batch.validate_crc()
-            read += sum(1 for _ in batch)
-        console.print(f"aiokafka's decoder reads {read} records straight from {segment.name}.")
 
-        report = verify_directory(PosixFiles(), data)
-        verdict = "sound" if report.sound else "NOT SOUND"
-        console.print(f"Verified: {report.records} records in {report.segments} segments, {verdict}.")
-    console.print("Try next: .venv/bin/cordwood verify --help, make bench, and docs/guarantees.md.")
+def draw(rows: list[Row]) -> None:
+    """Draw revenue by window and item as a picture."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import dates
+    from matplotlib import pyplot as plt
+
+    starts = list(by_window(rows))
+    amounts = {(row.start, row.item): row.revenue for row in rows}
+    figure, axes = plt.subplots(figsize=(9, 4))
+    axes.stackplot(
+        dates.date2num(starts),  # type: ignore[no-untyped-call]
+        [[amounts.get((start, item), 0) for start in starts] for item in ITEMS],
+        labels=list(ITEMS),
+    )
+    axes.set_title(f"revenue in windows of {WINDOW}")
+    axes.legend(loc="upper left", ncols=len(ITEMS))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
+    figure.savefig(PICTURE, dpi=120, bbox_inches="tight")
+    step(f"The same as a picture: {PICTURE}")
+
+
+def send_until_killed(address: str, pid: int) -> set[bytes]:
+    """Send more orders, kill the broker with -9 meanwhile, and return those it had acknowledged."""
+    acknowledged: set[bytes] = set()
+
+    def told(error: KafkaError | None, message: Message) -> None:
+        value = message.value()
+        if error is None and value is not None:
+            acknowledged.add(value)
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 1, "log_level": 0})
+    dice, now = random.Random(2), time.time()
+    sent = 0
+    while len(acknowledged) < 20_000:
+        customer, order = make_order(ORDERS + sent, dice, now)
+        producer.produce("orders", json.dumps(order), customer, on_delivery=told)
+        producer.poll(0)
+        sent += 1
+    os.kill(pid, signal.SIGKILL)
+    # Answers that were on their way still count.
+    producer.poll(0.2)
+    producer.purge()
+    step(f"kill -9 while orders came in: {len(acknowledged):,} of {sent:,} were acknowledged.")
+    return acknowledged
+
+
+def check_all_there(acknowledged: set[bytes]) -> None:
+    """Compare what the log has with what the producer was told."""
+    with cordwood.open(DATA, read_only=True) as log:
+        stored = [
+            value.as_py() for batch in log.scan("orders", columns=["value"]).batches() for value in batch[0]
+        ]
+    later = [value for value in stored if json.loads(value)["order"] >= ORDERS]
+    if not acknowledged <= set(later) or len(set(later)) != len(later):
+        sys.exit("an acknowledged order is gone or there twice, which is a bug: please report it")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,16 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from cordwood.broker.partitioner import partition_for_key
+from cordwood.broker.topics import Topics
 from cordwood.clock import Clock, SystemClock
-from cordwood.config import TOPIC_SETTINGS, BrokerConfig, SyncPolicy, load_broker_config, text_of
+from cordwood.config import (
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    SyncPolicy,
+    TopicConfig,
+    load_broker_config,
+    text_of,
+)
 from cordwood.errors import (
     InvalidSetting,
     LogClosed,
@@ -155,6 +163,69 @@ class Log:
             _check_as_stored(entry, partitions, config or {}, self._directory)
         return Topic(self, entry)
 
+    # --- topics as a whole ------------------------------------------------------------------------
+
+    def entry(self, name: str) -> TopicEntry:
+        """Return what the catalogue says of a topic: its id, partitions and own settings.
+
+        Raises:
+            UnknownTopic: If there is none of that name.
+        """
+        found = self._directory.topics.get(name)
+        if found is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        return found
+
+    def config_of(self, name: str) -> TopicConfig:
+        """Return the settings of a topic, its own and those it has from elsewhere. Raises as `entry`."""
+        return self._directory.config_of(self.entry(name).config)
+
+    def create_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Create a topic that is not there yet, with ``num.partitions`` unless told. Durable on return.
+
+        Raises:
+            TopicExists: If it is there.
+            RecordRefused, ConfigError: If its name or a setting is not allowed.
+        """
+        return Topic(self, self._changing().create(name, partitions, config))
+
+    def alter_topic(
+        self, name: str, *, partitions: int | None = None, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Give a topic more partitions, or other settings in place of all its own. Durable on return.
+
+        Raises:
+            UnknownTopic: If there is none of that name.
+            ConfigError: If the number or a setting does not fit, or cannot be changed any more.
+        """
+        topics = self._changing()
+        if partitions is not None:
+            # Asked first, so that both are changed or neither.
+            topics.add_partitions(name, partitions, validate_only=config is not None)
+        if config is not None:
+            topics.alter(name, config)
+            if partitions is not None:
+                topics.add_partitions(name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and everything in it. Durable on return.
+
+        What groups have committed of it stays in the topic of `offsets_topic`.
+
+        Raises:
+            UnknownTopic: If there is none of that name.
+        """
+        self._changing().delete(name)
+
+    def offsets_topic(self) -> Topic:
+        """Return the internal topic that consumer groups commit to, created if it is missing."""
+        return Topic(self, self._changing().ensure_internal())
+
+    def _changing(self) -> Topics:
+        return Topics(self._writable(), _broker_config(None))
+
     def scan(
         self,
         topic: str,
@@ -186,9 +257,9 @@ class Log:
         return Scan(topic, numbers, self._readable, start, stop, check_columns(columns), since, until)
 
     def maintain(self) -> dict[str, int]:
-        """Run one pass of background work now and return what it did: segments hashed."""
+        """Run one pass of background work now and return what it did: segments hashed, shares removed."""
         hashed = sum(log.hash_sealed() for log in self._writable().all_partitions())
-        return {"segments_hashed": hashed}
+        return {"segments_hashed": hashed, "shares_removed": self._writable().collect_abandoned()}
 
     def close(self) -> None:
         """Make everything durable and let go. Idempotent.

@@ -171,6 +171,15 @@ class Node:
                             yield record.key, record.value
                 offset = fetched.next_offset
 
+    def collect_abandoned(self) -> None:
+        """Remove what queries staged and did not come back for.
+
+        Raises:
+            StorageError: If a journal or a directory cannot be read.
+        """
+        self._directory.collect_abandoned()
+        self.sink.collect_abandoned(self._directory.abandoned_before_ms())
+
     def open_logs(self) -> list[PartitionLog]:
         """Return the logs that are open now."""
         return self._directory.open_partitions()

@@ -8,14 +8,16 @@ too, for a query that sees the disk but not the lock.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 
-from cordwood.errors import RecordRefused, UnknownTopic
+from cordwood.errors import CordwoodError, RecordRefused, StorageError, UnknownTopic
 from cordwood.records import Record
 from cordwood.storage.data_directory import DataDirectory
-from cordwood.storage.staging import Share, Target, query_key
+from cordwood.storage.staging import Share, ShareWriter, Target, query_key
 
 STAGING_PREFIX = "__cordwood_staging-"
 #: The partition of a staging topic that takes commands.
@@ -41,7 +43,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Publish a batch of a query: shares in their order, then frames in theirs."""
 
     query: str
-    batch: int
+    batch: Annotated[int, msgspec.Meta(ge=0)]
     remember: bool = True
     shares: tuple[Share, ...] = ()
     staged: tuple[StagedFrames, ...] = ()
@@ -96,6 +98,24 @@ class Sink:
             published += self._publish(topic, command)
         return published
 
+    def collect_abandoned(self, before_ms: int) -> list[str]:
+        """Delete staging topics whose newest record is older than *before_ms*; return their names.
+
+        What no query came back for in that time, none will. Only where the times are those of appending: a
+        client's clock may be anything.
+        """
+        directory, gone = self._directory, []
+        for name, entry in list(directory.topics.items()):
+            config = directory.config_of(entry.config)
+            if name.startswith(STAGING_PREFIX) and config.message_timestamp_type == "LogAppendTime":
+                with contextlib.suppress(StorageError):
+                    logs = [directory.find_partition(name, number) for number in range(entry.partitions)]
+                    newest = [found for log in logs if log is not None and (found := log.newest())]
+                    if newest and max(timestamp for _, timestamp in newest) < before_ms:
+                        directory.delete_topic(name)
+                        gone.append(name)
+        return gone
+
     def _publish(self, topic: str, command: Command) -> list[Share]:
         directory = self._directory
         entry = directory.topics.get(topic)
@@ -103,31 +123,38 @@ class Sink:
             raise UnknownTopic(f"there is no topic {topic}")
         # All that is staged now is of this batch or an earlier one: the next begins after this one.
         ends = [directory.readable(topic, number).high_watermark for number in range(entry.partitions)]
+        if command.batch <= directory.promised(command.query):
+            # What is staged is of the next batch by now, but for shares of this one, which go.
+            directory.publish(command.query, command.batch, ())
+            return []
         shares: list[Share] = list(command.shares)
-        if directory.promised(command.query) < command.batch:
+        writers: list[ShareWriter] = []
+        try:
             for staged in command.staged:
-                shares += self._take(topic, command, staged)
-        new = directory.publish(command.query, command.batch, shares, remember=command.remember)
+                writers.append(directory.stage(command.query, command.batch, staged.task))
+                shares += self._take(topic, staged, writers[-1])
+            new = directory.publish(command.query, command.batch, shares, remember=command.remember)
+        except CordwoodError:
+            # Asked for again, it is all taken from the topic again.
+            if directory.promised(command.query) < command.batch:
+                for writer in writers:
+                    writer.discard()
+            raise
         for number, end in enumerate(ends):
             log = directory.find_partition(topic, number)
             if log is not None:
                 log.advance_log_start(end)
         return shares if new else []
 
-    def _take(self, topic: str, command: Command, staged: StagedFrames) -> tuple[Share, ...]:
+    def _take(self, topic: str, staged: StagedFrames, writer: ShareWriter) -> tuple[Share, ...]:
         """Write the frames that a task sent to a share."""
-        writer = self._directory.stage(command.query, command.batch, staged.task)
-        try:
-            frames = 0
-            for key, frame in self._frames(topic, staged):
-                writer.append(Target(key.topic, key.topic_id, key.partition), frame)
-                frames += 1
-            if frames != staged.frames:
-                raise RecordRefused(f"task {staged.task} sent {staged.frames} frames; {frames} are here")
-            return writer.finish()
-        except BaseException:
-            writer.discard()
-            raise
+        frames = 0
+        for key, frame in self._frames(topic, staged):
+            writer.append(Target(key.topic, key.topic_id, key.partition), frame)
+            frames += 1
+        if frames != staged.frames:
+            raise RecordRefused(f"task {staged.task} sent {staged.frames} frames; {frames} are here")
+        return writer.finish()
 
     def _frames(self, topic: str, staged: StagedFrames) -> Iterator[tuple[FrameKey, bytearray]]:
         log = self._directory.readable(topic, staged.partition)

@@ -101,6 +101,7 @@ class Server:
             groups=groups,
         )
         groups.start()
+        self._context.publishing.run_for(node.collect_abandoned, _note_leftovers)
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
 
@@ -180,6 +181,11 @@ class Server:
         deadline = self._loop.time() + GRACE_SECONDS
         while not done() and self._loop.time() < deadline:
             await asyncio.sleep(0.002)
+
+
+def _note_leftovers(result: Exception | None) -> None:
+    if result is not None:
+        _LOGGER.warning("what queries left could not be collected: %s", result)
 
 
 def _limits(config: BrokerConfig) -> Limits:

@@ -102,8 +102,9 @@ class FrameEncoder:
         columns = self._columns(to, batch)
         for number in np.unique(partitions).tolist():
             first, after = np.searchsorted(partitions, (number, number + 1)).tolist()
-            for start, stop in _cut(columns, first, after):
-                yield Target(to.topic, to.topic_id, number), _frame(to, columns, start, stop)
+            for start, stop in _cut(columns, first, after, min(FRAME_BYTES, to.max_message_bytes)):
+                for frame in _frames(to, columns, start, stop):
+                    yield Target(to.topic, to.topic_id, number), frame
 
     def _partitions(self, to: Destination, batch: pa.RecordBatch) -> Any:
         """Return the partition of each row: as it says, else by its key, else rows of a batch together."""
@@ -144,6 +145,10 @@ class FrameEncoder:
         else:
             times = pa.repeat(now, batch.num_rows)
         arrays = {name: batch.column(name) for name in ("key", "value", "headers") if name in names}
+        if "headers" in arrays:
+            headers = arrays["headers"].flatten()
+            if headers.null_count or headers.field(0).null_count:
+                raise RecordRefused(f"a row for topic {to.topic} has a header without a name")
         return from_arrow(pa.RecordBatch.from_pydict({**arrays, "timestamp": times}))
 
 
@@ -155,8 +160,8 @@ def _least(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": batch.column(column), "timestamp": times})
 
 
-def _cut(columns: ColumnBuffers, first: int, after: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows that make frames of about FRAME_BYTES, at least a row each."""
+def _cut(columns: ColumnBuffers, first: int, after: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows that make frames of about *size* bytes, at least a row each."""
     import numpy as np
 
     ends = np.arange(after - first + 1, dtype=np.int64) * _RECORD_OVERHEAD
@@ -167,7 +172,7 @@ def _cut(columns: ColumnBuffers, first: int, after: int) -> Iterator[tuple[int, 
         ends += offsets - offsets[0]
     start = 0
     while start < after - first:
-        stop = int(np.searchsorted(ends, ends[start] + FRAME_BYTES, side="right")) - 1
+        stop = int(np.searchsorted(ends, ends[start] + size, side="right")) - 1
         stop = min(max(stop, start + 1), after - first)
         yield first + start, first + stop
         start = stop
@@ -183,11 +188,21 @@ def _row_offsets(columns: ColumnBuffers, column: BinaryBuffers) -> Any:
     return offsets
 
 
-def _frame(to: Destination, columns: ColumnBuffers, start: int, stop: int) -> bytearray:
+def _frames(to: Destination, columns: ColumnBuffers, start: int, stop: int) -> Iterator[bytearray]:
+    """Yield the rows as one frame, or as halves of it where that is larger than the topic takes.
+
+    Raises:
+        RecordRefused: If one row alone is.
+    """
     try:
-        return frames.encode_columns(columns, start, stop, size_max=to.max_message_bytes)
+        yield frames.encode_columns(columns, start, stop, size_max=to.max_message_bytes)
+        return
     except FrameTooLarge as error:
-        raise RecordRefused(
-            f"a record of {error.found} bytes for topic {to.topic}, whose max.message.bytes is "
-            f"{to.max_message_bytes}"
-        ) from None
+        if stop - start == 1:
+            raise RecordRefused(
+                f"a record of {error.found} bytes for topic {to.topic}, whose max.message.bytes is "
+                f"{to.max_message_bytes}"
+            ) from None
+    middle = (start + stop) // 2
+    yield from _frames(to, columns, start, middle)
+    yield from _frames(to, columns, middle, stop)

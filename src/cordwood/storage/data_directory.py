@@ -494,7 +494,11 @@ class DataDirectory:
     def collect_abandoned(self) -> int:
         """Remove shares that nobody published for a week; return how many. See `staging`."""
         self._check()
-        return self._publisher.collect_abandoned(self._opening.clock.now_ms() - ABANDONED_MS)
+        return self._publisher.collect_abandoned(self.abandoned_before_ms())
+
+    def abandoned_before_ms(self) -> int:
+        """Return the time before which what was staged is abandoned by now."""
+        return self._opening.clock.now_ms() - ABANDONED_MS
 
     # --- ending -----------------------------------------------------------------------------------
 
