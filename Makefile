@@ -33,7 +33,7 @@ demo: $(READY) ## show what works, end to end, in the terminal
 # Two at a time: most of it computes on one core, and the rest waits for a server or a disk. What needs Spark
 # stays together, so that one session serves all of it.
 test: $(READY) ## run the whole suite
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2
 
 check: $(READY) ## ruff, mypy --strict, the architecture test
 	@$(BIN)/ruff check .

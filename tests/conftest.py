@@ -3,7 +3,10 @@ may have checked nothing."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 #: Tests whose output is worth reading when they pass.
 COUNTING = (
@@ -11,11 +14,30 @@ COUNTING = (
     "tests/crash/",
     "tests/protocol/",
     "tests/server/",
+    "tests/spark/test_sink_",
     "tests/test_architecture.py",
     "tests/storage/test_rot.py",
 )
 
+#: Tests that share one Spark, and so run in one process; all others run where there is room.
+SHARING_SPARK = tuple(
+    f"tests/spark/test_{name}.py::"
+    for name in ("session", "sink", "source", "source_by_address", "stream_source")
+)
+
 _counted: dict[str, str] = {}
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """What shares a Spark is one piece of work, the largest, and each other test is one of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(SHARING_SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Spread the tests over the processes."""
+    return Scheduling(config, log)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

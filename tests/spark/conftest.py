@@ -12,15 +12,6 @@ import cordwood
 from cordwood.spark.java import find_java
 
 
-# Before xdist looks at the marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a Spark in one worker."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session", autouse=True)
 def java() -> None:
     """Let every Spark of these tests run on the same Java, those in processes of their own too."""
