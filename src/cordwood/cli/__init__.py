@@ -6,20 +6,38 @@ A command's module is imported when the command runs, so that ``cordwood --help`
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from enum import IntEnum
+from typing import NoReturn
 
 import click
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import (
+    CordwoodError,
+    CorruptRange,
+    FrameError,
+    MetadataDamaged,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 
 __all__ = ["ExitCode", "main"]
 
 # Each command: where it is, and its line in the overview.
 _COMMANDS = {
-    "doctor": ("cordwood.cli.doctor:doctor", "Look over this installation."),
+    "completion": ("cordwood.cli.completion:completion", "Print the completion script of a shell."),
+    "consume": ("cordwood.cli.consume:consume", "Print the records of a topic."),
+    "doctor": ("cordwood.cli.doctor:doctor", "Explain a data directory and this installation."),
+    "group": ("cordwood.cli.group:group", "List, describe, reset and delete consumer groups."),
+    "produce": ("cordwood.cli.produce:produce", "Append lines from standard input to a topic."),
+    "segment": ("cordwood.cli.segment:segment", "Look into a segment file."),
     "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
+    "topic": ("cordwood.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "verify": ("cordwood.cli.verify:verify", "Check every byte of a data directory."),
 }
+#: What a shell expects of a command that Ctrl-C ended.
+_INTERRUPTED = 130
 
 
 class ExitCode(IntEnum):
@@ -30,6 +48,12 @@ class ExitCode(IntEnum):
     USAGE = 2
     CHECK_FAILED = 3
     CORRUPTION = 4
+
+
+class _Corruption(click.ClickException):
+    """Ends the command with the exit status of corruption."""
+
+    exit_code = ExitCode.CORRUPTION
 
 
 class _Commands(click.Group):
@@ -52,9 +76,39 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except KeyboardInterrupt:
+            raise SystemExit(_INTERRUPTED) from None
+        except BrokenPipeError:
+            _end_quietly()
         except (CordwoodError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+            raise _reported(error) from error
+
+
+def _end_quietly() -> NoReturn:
+    """End because nobody reads what we print any more: ``| head`` has seen enough."""
+    # The interpreter flushes once more when it ends, and would complain.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    raise SystemExit(ExitCode.OK)
+
+
+def _reported(error: CordwoodError | OSError) -> click.ClickException:
+    """Return *error* as one sentence that says what to do, with its exit status."""
+    text = str(error)
+    match error:
+        case CorruptRange():
+            text += f" (with -o {error.resume_offset}); cordwood verify says what else is wrong"
+            return _Corruption(text)
+        case MetadataDamaged() | FrameError():
+            return _Corruption(f"{text}; cordwood verify says what else is wrong")
+        case OffsetOutOfRange():
+            text += " any more: the log moved meanwhile; begin again, as with -o beginning"
+        case UnknownTopic() if text.startswith("there is no topic"):
+            text += "; cordwood topic list shows which there are"
+    return click.ClickException(text)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,4 +117,6 @@ def main() -> None:
     """Run Cordwood, a durable, segmented commit log.
 
     Exit status: 0 ok, 1 error, 2 usage, 3 a check failed, 4 corruption.
+
+    Example: echo hello | cordwood produce -t greetings
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 
@@ -10,12 +11,12 @@ import click
 import msgspec
 
 from cordwood.cli import ExitCode
-from cordwood.config import load_broker_config
+from cordwood.cli.output import print_json, print_table, progress_bar
+from cordwood.cli.place import data_path
 from cordwood.errors import CordwoodError, DirectoryRefused
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import Progress, VerifyReport, verify_directory
+from cordwood.storage.verify import Finding, Progress, VerifyReport, verify_directory
 
-_WIDTH_WITHOUT_TERMINAL = 200
 _VERDICTS = {
     ExitCode.OK: "sound",
     ExitCode.CHECK_FAILED: "check failed",
@@ -36,19 +37,21 @@ def verify(directory: str | None, data: str | None, topic: str | None, as_json: 
 
     Exit status: 0 sound, 3 only what can be repaired or skipped is wrong (an index, records that
     contradict their batch), 4 corruption.
+
+    Example: cordwood verify --data data -t orders
     """
     if directory is not None and data is not None:
         raise click.UsageError("give the data directory once: as DIR or with --data.")
-    path = directory or data or load_broker_config()[0].data_dir
+    path = data_path(directory or data)
     try:
-        with _progress(shown=not as_json) as progress:
+        with _progress(path, shown=not as_json) as progress:
             report = verify_directory(PosixFiles(), path, topic, progress)
     except DirectoryRefused as error:
         hint = "give one as DIR, with --data or in CORDWOOD_DATA_DIR."
         raise CordwoodError(f"{error}; {hint}") from error
     code = exit_code(report)
     if as_json:
-        click.echo(msgspec.json.encode({"sound": report.sound, **msgspec.to_builtins(report)}))
+        print_json({"sound": report.sound, **msgspec.to_builtins(report)})
     else:
         _print_report(report, path, code)
     raise SystemExit(code)
@@ -62,16 +65,35 @@ def exit_code(report: VerifyReport) -> ExitCode:
 
 
 @contextlib.contextmanager
-def _progress(*, shown: bool) -> Iterator[Progress | None]:
-    """Show where the walk is, on a terminal only."""
+def _progress(path: str, *, shown: bool) -> Iterator[Progress | None]:
+    """Show how much of the logs is read, on a terminal only."""
     if not shown or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.markup import escape
+    with progress_bar("verifying", _log_bytes(path)) as show:
+        furthest: dict[str, int] = {}
 
-    with Console(stderr=True).status("verifying") as status:
-        yield lambda path, position: status.update(f"verifying {escape(path)} at {position / 1e6:,.0f} MB")
+        def advanced(file: str, position: int) -> None:
+            furthest[file] = max(position, furthest.get(file, 0))
+            show(sum(furthest.values()))
+
+        yield advanced
+
+
+def _log_bytes(path: str) -> int:
+    """Return the size of all segments, as far as they can be seen."""
+    logs = (
+        os.path.join(directory, name)
+        for directory, _, names in os.walk(os.path.join(path, "topics"))
+        for name in names
+        if name.endswith(".log")
+    )
+    total = 0
+    for log in logs:
+        # A writer may remove one meanwhile.
+        with contextlib.suppress(OSError):
+            total += os.path.getsize(log)
+    return total
 
 
 def _print_report(report: VerifyReport, path: str, code: ExitCode) -> None:
@@ -93,17 +115,15 @@ def _print_report(report: VerifyReport, path: str, code: ExitCode) -> None:
 
 
 def _print_findings(report: VerifyReport) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=None)
-    for heading in ("severity", "file", "position", "what", "expected", "found"):
-        table.add_column(heading, overflow="fold", justify="right" if heading == "position" else "left")
     styles = {"corruption": "bold red", "invalid": "yellow", "index": "yellow", "note": "dim"}
-    for finding in report.findings:
-        position = "" if finding.position is None else str(finding.position)
-        cells = (finding.severity, finding.path, position, finding.what, finding.expected, finding.found)
-        table.add_row(*map(Text, cells), style=styles[finding.severity])
-    # A path cut in two by the edge of a page that is not there is of no use to a script.
-    Console(width=None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL).print(table)
+    rows = [
+        # Positions as they stand, to be used as they are.
+        (each.severity, each.path, _position(each), each.what, each.expected, each.found)
+        for each in report.findings
+    ]
+    headings = ("severity", "file", "position", "what", "expected", "found")
+    print_table(headings, rows, [styles[each.severity] for each in report.findings])
+
+
+def _position(finding: Finding) -> str:
+    return "" if finding.position is None else str(finding.position)

@@ -46,7 +46,8 @@ def main() -> None:
 
     def source(reader: Any, topic: str, **options: str) -> DataFrame:
         given = {"kafka.bootstrap.servers": plan["bootstrap"], "includeHeaders": "true", **options}
-        return reader.format("kafka").options(**given).option("subscribe", topic).load()
+        found: DataFrame = reader.format("kafka").options(**given).option("subscribe", topic).load()
+        return found
 
     def sink(writer: Any, topic: str) -> Any:
         given = {"kafka.bootstrap.servers": plan["bootstrap"], "topic": topic}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
-from click.testing import CliRunner, Result
+from support.commands import run
 from support.data_directory import Partition, flipped, put, write_sound_directory
 
 from cordwood.cli import main
@@ -16,10 +19,6 @@ from cordwood.storage.files import read_file
 from cordwood.storage.posix_files import PosixFiles
 
 FILES = PosixFiles()
-
-
-def run(*arguments: str, **environment: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"CORDWOOD_DATA_DIR": None, **environment})
 
 
 @pytest.fixture
@@ -39,17 +38,94 @@ def test_version_and_help() -> None:
     assert "4 corruption" in run("verify", "--help").output
 
 
-def test_help_imports_no_command() -> None:
-    """The overview must not pay for what only some commands need."""
+HEAVY = (
+    "confluent_kafka",
+    "cordwood.broker",
+    "cordwood.embedded",
+    "cordwood.server",
+    "cordwood.spark",
+    "cordwood.storage",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+    "rich",
+)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["topic", "--help"], ["consume", "-h"], ["completion", "zsh"]]
+)
+def test_help_loads_no_storage_no_client_and_no_spark(arguments: list[str]) -> None:
+    """Who asks what there is must not pay for what only some commands need."""
     code = (
         "import sys, contextlib\n"
         "from cordwood.cli import main\n"
-        "with contextlib.suppress(SystemExit): main(['--help'])\n"
-        "heavy = {'cordwood.cli.verify', 'rich', 'pyarrow', 'numpy'} & set(sys.modules)\n"
-        "sys.exit(', '.join(sorted(heavy)) or 0)\n"
+        f"with contextlib.suppress(SystemExit): main({arguments!r})\n"
+        f"heavy = {HEAVY!r}\n"
+        "loaded = [name for name in sys.modules if name.startswith(heavy)]\n"
+        "sys.exit(', '.join(sorted(loaded)) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    """Return every command below *group*, and how it is called."""
+    context = click.Context(group)
+    found = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append(((*path, name), command))
+        if isinstance(command, click.Group):
+            found += commands(command, (*path, name))
+    return found
+
+
+def test_help_of_every_command_has_an_example() -> None:
+    every = commands(main)
+    for path, _ in every:
+        result = run(*path, "--help")
+        assert result.exit_code == 0
+        assert f"Example: {'printf' if path == ('produce',) else 'cordwood'} " in result.output, path
+    print(f"{len(every)} commands have an example")
+    assert len(every) >= 18
+
+
+def test_the_overview_names_every_command_with_a_sentence() -> None:
+    overview = run("--help").output
+    for path, _ in commands(main):
+        assert re.search(rf"^  {path[0]} +[A-Z].+\.$", overview, re.MULTILINE), path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_CORDWOOD_COMPLETE" in result.output
+    assert run("completion", "tcsh").exit_code == 2
+
+
+def test_completion_completes_commands_and_options() -> None:
+    """Asked as bash asks it."""
+    for words, expected in (
+        ("cordwood to", "topic"),
+        ("cordwood topic cr", "create"),
+        ("cordwood verify --da", "--data"),
+    ):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("cordwood")],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "_CORDWOOD_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split()) - 1),
+            },
+        )
+        assert done.stdout.split() == [f"plain,{expected}"], done
 
 
 def test_an_unknown_command_or_option_is_usage() -> None:

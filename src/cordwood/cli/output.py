@@ -1,0 +1,100 @@
+"""Tables for people, JSON for programs, and how far long work has come."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import click
+import msgspec
+
+Progress = Callable[[int], None]
+"""Told how much is done by now, in the unit of the total."""
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on a line of its own."""
+    click.echo(msgspec.json.encode(value))
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], styles: Sequence[str] | None = None
+) -> None:
+    """Print rows under headings: drawn on a terminal, else aligned columns that scripts can cut.
+
+    Numbers stand on the right; None is shown as ``-``. *styles* has one for each row.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    right = [all(_is_number(row[i]) for row in rows) for i in range(len(headings))]
+    if sys.stdout.isatty():
+        _draw(headings, cells, right, styles)
+        return
+    lines = [list(headings), *cells]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
+    for line in lines:
+        padded = [
+            text.rjust(width) if on_right else text.ljust(width)
+            for text, width, on_right in zip(line, widths, right, strict=True)
+        ]
+        click.echo("  ".join(padded).rstrip())
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _draw(
+    headings: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    right: Sequence[bool],
+    styles: Sequence[str] | None,
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading, on_right in zip(headings, right, strict=True):
+        table.add_column(heading, overflow="fold", justify="right" if on_right else "left")
+    for number, row in enumerate(cells):
+        # As Text: what is in a file is never taken for markup.
+        table.add_row(*map(Text, row), style=styles[number] if styles else None)
+    Console().print(table)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: ``1 partition``, ``2 partitions``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def bytes_text(size: int) -> str:
+    """Return *size* for people: ``1.5 GiB``."""
+    amount = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+@contextlib.contextmanager
+def progress_bar(doing: str, total_bytes: int | None, *, shown: bool = True) -> Iterator[Progress]:
+    """Show how many bytes are done, of *total_bytes* if that is known; on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(doing, total=total_bytes)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,111 @@
+"""``cordwood segment dump``: what is in a file, and where it stops being what was written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import refused, run, said
+
+import cordwood
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    """Return a segment of three frames of two records each."""
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("orders", config={"index.interval.bytes": "0"})
+        for i in range(3):
+            rows = [(b"k%d" % i, b"a", [], 1000 + i), (None, b"\xff", [("h", b"1")], 2000 + i)]
+            topic.append_many(rows, partition=0)
+    return tmp_path / "data/topics/orders/0/segments/00000000000000000000.log"
+
+
+def test_frames_are_listed_with_what_their_headers_say(log_file: Path) -> None:
+    heading, *lines = said("segment", "dump", log_file).splitlines()
+    assert heading.split("  ")[0] == "position"
+    assert [line.split()[2:6] for line in lines] == [
+        ["0", "1", "2", "none"],
+        ["2", "3", "2", "none"],
+        ["4", "5", "2", "none"],
+    ]
+    frames = [json.loads(line) for line in said("segment", "dump", "--json", log_file).splitlines()]
+    assert [(frame["base_offset"], frame["last_offset"], frame["records"]) for frame in frames] == [
+        (0, 1, 2),
+        (2, 3, 2),
+        (4, 5, 2),
+    ]
+    assert frames[0]["position"] == 0
+    assert frames[1]["position"] == frames[0]["size"]
+    assert sum(frame["size"] for frame in frames) == log_file.stat().st_size
+
+
+def test_records_are_shown_when_asked_for(log_file: Path) -> None:
+    frames = said("segment", "dump", "--json", "--records", log_file).splitlines()
+    assert json.loads(frames[0])["content"] == [
+        {"offset": 0, "ts": 1000, "headers": [], "key": "k0", "payload": "a"},
+        {"offset": 1, "ts": 2000, "headers": ["h", "1"], "key": None, "payload_base64": "/w=="},
+    ]
+    lines = said("segment", "dump", "--records", log_file).splitlines()
+    assert [json.loads(line)["offset"] for line in lines if line.startswith("{")] == list(range(6))
+
+
+def test_indexes_are_dumped_too(log_file: Path) -> None:
+    frames = [json.loads(line) for line in said("segment", "dump", "--json", log_file).splitlines()]
+    entries = said("segment", "dump", "--json", log_file.with_suffix(".idx")).splitlines()
+    assert [json.loads(entry) for entry in entries] == [
+        {"offset": frame["base_offset"], "position": frame["position"]} for frame in frames
+    ]
+    assert said("segment", "dump", log_file.with_suffix(".timeidx")).splitlines() == [
+        "timestamp  offset",
+        "2000       0",
+        "2001       2",
+        "2002       4",
+    ]
+    with open(log_file.with_suffix(".idx"), "ab") as file:
+        file.write(b"cut")
+    sentence = refused("segment", "dump", log_file.with_suffix(".idx"))
+    assert sentence.endswith("at byte 48: an entry is cut off; it is rebuilt when the log is opened")
+
+
+def test_a_corrupt_segment_exits_4_with_the_position_after_the_sound_frames(log_file: Path) -> None:
+    data = bytearray(log_file.read_bytes())
+    frame = len(data) // 3
+    data[2 * frame - 1] ^= 1
+    log_file.write_bytes(data)
+    result = run("segment", "dump", log_file)
+    assert result.exit_code == 4
+    assert len(result.stdout.splitlines()) == 2
+    assert result.stderr.startswith(f"Error: {log_file} at byte {frame + 17}: CRC-32C: expected 0x")
+    assert result.stderr.endswith("; cordwood verify says what else is wrong\n")
+
+
+def test_what_lies_past_the_mark_is_not_judged(log_file: Path) -> None:
+    """A torn tail is what a crash leaves and a live writer may be in the middle of; zeros are space."""
+    sound = log_file.read_bytes()
+    log_file.write_bytes(sound + sound[:40])
+    result = run("segment", "dump", log_file)
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 4
+    assert result.stderr == (
+        f"{log_file} at byte {len(sound)}: past the mark, and torn or just being written; "
+        "the next open keeps the 3 frames before it\n"
+    )
+    log_file.write_bytes(sound + bytes(4096))
+    assert len(said("segment", "dump", log_file).splitlines()) == 4
+
+
+def test_any_file_of_frames_will_do(log_file: Path, tmp_path: Path) -> None:
+    sound = log_file.read_bytes()
+    alone = tmp_path / "alone.log"
+    alone.write_bytes(sound)
+    assert len(said("segment", "dump", alone).splitlines()) == 4
+    # Away from its mark nothing excuses a frame that is cut off …
+    alone.write_bytes(sound[:-1])
+    assert "batch length: expected" in refused("segment", "dump", alone, code=4)
+    # … but in quarantine nothing else is to be expected.
+    torn = tmp_path / "orders-0-00000000000000000000-0.torn"
+    torn.write_bytes(sound[:-1])
+    assert run("segment", "dump", torn).exit_code == 0
+    assert refused("segment", "dump", tmp_path / "none.log", code=2).endswith("does not exist.")

@@ -1,0 +1,61 @@
+"""The command line in this process, where that is enough, and as one of its own, where it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from click.testing import CliRunner, Result
+
+from cordwood.cli import main
+
+#: What a test waits for at most; nothing here takes nearly as long unless it hangs.
+SECONDS_MAX = 30
+COMMAND = [sys.executable, "-m", "cordwood.cli"]
+
+
+def run(*arguments: object, stdin: bytes | str | None = None, **environment: str | None) -> Result:
+    """Run a command here."""
+    return CliRunner().invoke(
+        main, [str(each) for each in arguments], input=stdin, env={"CORDWOOD_DATA_DIR": None, **environment}
+    )
+
+
+def said(*arguments: object, stdin: bytes | str | None = None) -> str:
+    """Run a command that succeeds here, and return what it prints."""
+    result = run(*arguments, stdin=stdin)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def refused(*arguments: object, code: int = 1, stdin: bytes | str | None = None) -> str:
+    """Run a command here that fails with *code*, and return its one sentence."""
+    result = run(*arguments, stdin=stdin)
+    assert result.exit_code == code, (result.exit_code, result.output)
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("Error: "), result.stderr
+    # Usage errors say how to find out more; all others are one sentence and nothing else.
+    assert code == 2 or len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[-1].removeprefix("Error: ")
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a command that finds no data directory by itself."""
+    kept = {name: value for name, value in os.environ.items() if name != "CORDWOOD_DATA_DIR"}
+    # Where no compiler was there, every command says so; that is not what is looked at here.
+    return {**kept, "PYTHONWARNINGS": "ignore::UserWarning", **(more or {})}
+
+
+def started(*arguments: object) -> subprocess.Popen[bytes]:
+    """Start a command as a process of its own."""
+    return subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
