@@ -25,7 +25,15 @@ SHARING_SPARK = tuple(
     for name in ("session", "sink", "source", "source_by_address", "stream_source")
 )
 
+#: The longest test of all begins first, so that nobody waits for it alone at the end.
+LONGEST = "tests/spark/test_sink_crashes.py"
+
 _counted: dict[str, str] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Bring what takes longest to the front; all else keeps its order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -34,7 +34,7 @@ RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "20"))
 SEED = int(os.environ.get("CORDWOOD_SINK_SEED", "20261116"))
 #: How often a job may end badly, beside being killed: a broker that is gone for a moment fails a query.
 FAILURES_MAX = 10
-INPUTS, OUTPUTS, ROWS, BATCHES = 3, 3, 110, 3
+INPUTS, OUTPUTS, ROWS, BATCHES = 3, 3, 110, 2
 PATH, ADDRESS, SERVED = CARRIERS = ("path", "address", "served path")
 
 #: Who is killed where, by carrier. Rolling forward is killed too: that comes with another kill before it.

@@ -305,8 +305,8 @@ class Publisher:
         """Remove shares that were staged before *before_ms*, but for those of an open intent."""
         with self._guard:
             self._check_open()
-            keep = {query_key(each.query) for each in self._journals() if each.intent is not None}
             try:
+                keep = {query_key(each.query) for each in self._journals() if each.intent is not None}
                 return collect_abandoned(self._files, self._data, before_ms, keep)
             except OSError as error:
                 raise as_storage_error(error, "collecting shares") from error

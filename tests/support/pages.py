@@ -1,0 +1,107 @@
+"""Pages of the documentation, run as a reader would: each command in turn, in one directory."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.commands import environment
+
+PORT = "9092"
+#: A Spark job on a busy machine.
+SECONDS_MAX = 240
+
+
+def examples(page: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of the page and what it is to print."""
+    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = example.partition("\n")
+            yield command, output
+
+
+def programs(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each program on the page: its first line says what it is called."""
+    for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL):
+        found = re.match(r"# (\w+\.py)\n", block)
+        if found is not None:
+            yield found[1], block
+
+
+class Shell:
+    """Runs the commands of a page in one directory; what ends in ``&`` runs on until ``kill %1``."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = str(free.getsockname()[1])
+        self._directory = directory
+        path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+        self._environment = environment({"PATH": path, "LC_ALL": "C.UTF-8"})
+        self._server: subprocess.Popen[str] | None = None
+
+    def write(self, name: str, text: str) -> None:
+        """Put a program where the commands run."""
+        (self._directory / name).write_text(text.replace(PORT, self.port))
+
+    def run(self, command: str) -> str:
+        """Return what a command prints, on both streams."""
+        command = command.replace(PORT, self.port)
+        if command == "kill %1":
+            self.close()
+            return ""
+        if command.endswith("&"):
+            arguments = command.removesuffix("&").split()
+            self._server = subprocess.Popen(
+                arguments, cwd=self._directory, env=self._environment, stdout=subprocess.PIPE, text=True
+            )
+            assert self._server.stdout is not None
+            return self._server.stdout.readline().replace(self.port, PORT)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self._directory,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_MAX,
+        )
+        return done.stdout.replace(self.port, PORT)
+
+    def close(self) -> None:
+        """End the server, if it runs."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.terminate()
+            server.communicate(timeout=SECONDS_MAX)
+            assert server.returncode == 0
+
+
+def matches(promised: str, printed: str) -> bool:
+    """Compare, with ``…`` standing for anything within a line, and for any lines where it is alone in one."""
+    pattern = ""
+    for line in promised.splitlines(keepends=True):
+        within = r"[^\n]*".join(re.escape(part) for part in line.split("…"))
+        pattern += r"(?:[^\n]*\n)+" if line == "…\n" else within
+    return re.fullmatch(pattern, printed) is not None
+
+
+def check_page(page: Path, directory: Path) -> int:
+    """Run everything on a page; return how many commands printed what it says."""
+    text = page.read_text()
+    shell = Shell(directory)
+    compared = 0
+    try:
+        for name, program in programs(text):
+            shell.write(name, program)
+        for command, promised in examples(text):
+            printed = shell.run(command)
+            assert matches(promised, printed), f"$ {command}\n{printed}\ninstead of\n{promised}"
+            compared += 1
+    finally:
+        shell.close()
+    print(f"{compared} examples of {page.name} compared")
+    return compared
