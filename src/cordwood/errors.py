@@ -257,12 +257,24 @@ class StorageError(CordwoodError):
 
 
 class DirectoryLocked(StorageError):
-    """Another process writes this data directory. ``holder`` is what it wrote about itself."""
+    """Another process writes this data directory. ``holder`` is what it wrote about itself.
+
+    ``address`` is where it listens, if it said that: whatever needs the writer can go there.
+    """
+
+    LISTENING = "listening on"
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(f"{path} is locked by another writer: {holder or 'holder did not say who it is'}")
         self.path = path
         self.holder = holder
+        self.address = self.address_in(holder)
+
+    @classmethod
+    def address_in(cls, holder: str) -> str | None:
+        """Return the address that a holder's words have, None without one."""
+        _, said, rest = holder.partition(f"{cls.LISTENING} ")
+        return rest.split()[0] if said and rest.split() else None
 
 
 class DirectoryRefused(StorageError):

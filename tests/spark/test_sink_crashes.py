@@ -46,11 +46,12 @@ POINTS = {
     ADDRESS: [
         *((BROKER, point) for point in (*_PUBLISHING, killing.STAGING, killing.COMMANDED, killing.TAKEN)),
         (BROKER, killing.ROLLED),
-        *_SPARKS_OWN,
+        # To Spark a driver is the same whoever carries, and takes seconds to come back; by path it dies most.
+        (DRIVER, killing.PUBLISHED),
     ],
     SERVED: [
         *((BROKER, point) for point in (*_PUBLISHING, killing.COMMANDED, killing.ROLLED)),
-        *_SPARKS_OWN,
+        (DRIVER, killing.ALL_STAGED),
     ],
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 #: How long another command may hold a directory: each of them is done soon.
 LOCKED_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
-_LISTENING = re.compile(r"listening on (\S+)")
 _WHERE_TO_GIVE = "give a data directory with --data or in CORDWOOD_DATA_DIR"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,9 +96,8 @@ class Place:
             try:
                 return self._on_files(read_only=False, create=create)
             except DirectoryLocked as error:
-                found = _LISTENING.search(error.holder)
-                if found is not None:
-                    return self._by_address(found[1])
+                if error.address is not None:
+                    return self._by_address(error.address)
                 if time.monotonic() >= deadline:
                     raise CordwoodError(f"{error}; wait until it is done, or end it") from error
                 time.sleep(0.02)

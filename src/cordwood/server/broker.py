@@ -15,7 +15,7 @@ from types import TracebackType
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig, Endpoint, Endpoints, load_broker_config
-from cordwood.errors import InvalidSetting, LogFailed
+from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed
 from cordwood.server.server import Server, new_event_loop, shown
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
@@ -59,7 +59,7 @@ def open_node(
 
 def describe(node: Node, address: str) -> None:
     """Tell whoever finds the directory locked where we listen."""
-    node.describe(f"{_holder()}, listening on {address}")
+    node.describe(f"{_holder()}, {DirectoryLocked.LISTENING} {address}")
 
 
 def _holder() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import time
 import uuid
@@ -34,7 +33,6 @@ from cordwood.telemetry import Telemetry
 
 #: How long a directory may be locked by a writer that says no address: another query's commit is short.
 LOCKED_SECONDS = 30.0
-_LISTENING = re.compile(r"listening on (\S+)")
 
 
 @dataclass(frozen=True)
@@ -201,9 +199,8 @@ class PathCarrier:
             try:
                 directory = DataDirectory(self._opening())
             except DirectoryLocked as error:
-                found = _LISTENING.search(error.holder)
-                if found is not None:
-                    return found[1]
+                if error.address is not None:
+                    return error.address
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from cordwood.config import load_broker_config
 from cordwood.errors import (
     CordwoodError,
+    DirectoryLocked,
     DirectoryRefused,
     OffsetOutOfRange,
     RecordsLost,
@@ -34,7 +34,6 @@ WINDOW_BYTES = 8 << 20
 #: What a server is given to take committed offsets, which nobody waits for.
 COMMIT_SECONDS = 5.0
 _PLACED = ("topic", "partition")
-_LISTENING = re.compile(r"listening on (\S+)")
 
 
 class PathAccess:
@@ -166,8 +165,7 @@ class PathAccess:
             text = read_file(self._files, join(self._path, "meta", "lock"))
         except OSError:
             return None
-        found = _LISTENING.search(text.decode(errors="replace"))
-        return None if found is None else found[1]
+        return DirectoryLocked.address_in(text.decode(errors="replace"))
 
     def close(self) -> None:
         """Let go."""

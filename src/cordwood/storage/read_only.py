@@ -169,15 +169,29 @@ class ReadOnlyPartition:
         return sum(segment.info.size for segment in view.segments[:-1]) + view.position
 
     def _looked_up(self, call: Callable[[View], Result]) -> Result:
-        view = self._view()
-        try:
-            return call(self._indexed(view))
-        except CorruptRange:
-            # The segment may have been removed or cut since the view was taken.
-            now = self._view()
-            if now.state == view.state and now.position == view.position:
-                raise
-            return call(self._indexed(now))
+        """Return what *call* makes of what is published; again where that changed under it.
+
+        A segment may be removed, cut or given its new file since the view was taken, which then looks like
+        damage. And a file that was opened before its writer was killed may have been replaced: so what still
+        looks damaged is looked at once more through files that are opened anew.
+        """
+        view, fresh = self._view(), False
+        for _ in range(_SETTLING_TRIES):
+            path = view.segments[-1].path
+            try:
+                return call(self._indexed(view))
+            except CorruptRange:
+                now = self._view()
+                same = now.state == view.state and now.position == view.position
+                if same and now.segments[-1].path == path:
+                    if fresh:
+                        raise
+                    fresh = True
+                    with self._guard:
+                        self._known.clear()
+                    now = self._view()
+                view = now
+        return call(self._indexed(view))
 
     def _indexed(self, view: View) -> View:
         """Return *view* once the index of its last segment reaches to its end, which moves with the mark."""
