@@ -21,6 +21,9 @@ SECONDS_MAX = 60.0
 _POLL_SECONDS = 0.1
 _CONSUMER_ONLY = (
     "group.id",
+    "fetch.queue.backoff.ms",
+    "fetch.message.max.bytes",
+    "queued.min.messages",
     "auto.offset.reset",
     "check.crcs",
     "enable.auto.commit",
@@ -45,6 +48,11 @@ class BrokerAccess:
         self._kafka: Any = confluent_kafka
         self._settings: dict[str, Any] = {
             "group.id": "cordwood-source",
+            # A task reads one partition as fast as it can; by default the client rests for a second each time
+            # its queue is full.
+            "fetch.queue.backoff.ms": 5,
+            "fetch.message.max.bytes": 8 << 20,
+            "queued.min.messages": 1_000_000,
             **client,
             "auto.offset.reset": "error",
             "enable.auto.commit": False,
