@@ -14,6 +14,7 @@ LINES = {
     "config": 0,
     "telemetry": 0,
     "clock": 0,
+    "process": 0,
     "properties": 0,
     "kafka_settings": 0,
     "kernels": 1,
@@ -50,6 +51,7 @@ TOUCHES_OS = {
     "storage/direct_files.py",
     "config.py",
     "clock.py",
+    "process.py",
 }
 OPERATING_SYSTEM = {
     "os",

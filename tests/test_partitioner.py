@@ -67,7 +67,7 @@ def test_a_column_that_lies_about_itself_is_refused(kernel: Any) -> None:
 
 def buffers_of(column: list[bytes | None]) -> BinaryBuffers:
     """Return the column as Arrow lays it out."""
-    return columns._binary_buffers(pa, pa.array(column, pa.binary()), pa.binary())
+    return columns.binary_column(pa.array(column, pa.binary()))
 
 
 class Cluster:

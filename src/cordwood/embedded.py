@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cordwood.broker.partitioner import partition_for_key
 from cordwood.broker.topics import Topics
@@ -25,6 +25,7 @@ from cordwood.config import (
     text_of,
 )
 from cordwood.errors import (
+    DirectoryLocked,
     InvalidSetting,
     LogClosed,
     OffsetOutOfRange,
@@ -43,10 +44,12 @@ from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.recovery import RecoveryReport
 from cordwood.storage.store import as_storage_error
-from cordwood.telemetry import Telemetry
 
 READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
+#: How often a directory that another process writes is looked at.
+LOCK_POLL_SECONDS = 0.02
 Row = Sequence[Any]
+Result = TypeVar("Result")
 
 
 class Placement(NamedTuple):
@@ -82,17 +85,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(path)
     if read_only:
         return Log(_opened(lambda: ReadOnlyDirectory(files, data, config), data))
-    opening = Opening(
-        files=files,
-        path=data,
-        clock=clock or SystemClock(),
-        telemetry=Telemetry(),
-        holder=f"pid {os.getpid()} on {socket.gethostname()}",
-        uuid=str(uuid.uuid4()),
-        node_name=socket.gethostname(),
-        create=create,
-        config=config,
-    )
+    opening = Opening(files, data, config, create=create, clock=clock or SystemClock())
     return Log(_opened(lambda: DataDirectory(opening), data))
 
 
@@ -102,6 +95,22 @@ def _opened(make: Callable[[], DataDirectory | ReadOnlyDirectory], data: str) ->
         return make()
     except OSError as error:
         raise as_storage_error(error, "opening the data directory") from error
+
+
+def open_when_free(make: Callable[[], Result], seconds: float) -> Result:
+    """Return what *make* opens, after waiting up to *seconds* for a writer that is soon done.
+
+    Raises:
+        DirectoryLocked: If it is not, or listens somewhere: then whatever is wanted can be had there.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return make()
+        except DirectoryLocked as error:
+            if error.address is not None or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCK_POLL_SECONDS)
 
 
 def _broker_config(sync: str | None) -> BrokerConfig:

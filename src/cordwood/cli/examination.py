@@ -13,15 +13,13 @@ import cordwood
 from cordwood.cli.output import bytes_text, counted
 from cordwood.cli.place import refusing
 from cordwood.embedded import Log
-from cordwood.errors import CordwoodError, MetadataDamaged, OffsetOutOfRange, UnknownTopic
+from cordwood.errors import CordwoodError, DirectoryRefused, MetadataDamaged, OffsetOutOfRange, UnknownTopic
 from cordwood.storage.data_directory import ABANDONED_MS, partition_directory
-from cordwood.storage.files import join
 from cordwood.storage.identity import read_identity, was_closed_cleanly
 from cordwood.storage.mark import read_marks
-from cordwood.storage.metadata import read_metadata
 from cordwood.storage.partition_state import PartitionState, mark_path, read_state, state_path
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.publishing import Journal
+from cordwood.storage.publishing import decode_journal, journal_paths
 from cordwood.storage.recovery import newest_mark, synced_bound
 from cordwood.storage.segment import segment_path
 
@@ -30,7 +28,6 @@ FREE_BYTES_MIN = 1 << 30
 #: This much of what lies past a mark is looked at.
 _TAIL_BYTES = 1 << 20
 _NAMES_SHOWN = 5
-_JOURNAL = msgspec.json.Decoder(Journal)
 _FILES = PosixFiles()
 
 
@@ -214,13 +211,10 @@ def _quarantine(path: str) -> Iterator[Finding]:
 
 
 def _publications(path: str, held: bool) -> Iterator[Finding]:
-    directory = os.path.join(path, "meta", "sink")
-    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
-        if not name.endswith(".json"):
-            continue
+    for journal_path in journal_paths(_FILES, path):
         try:
-            journal = read_metadata(_FILES, join(directory, name), _JOURNAL)
-        except MetadataDamaged as error:
+            journal = decode_journal(_FILES, journal_path)
+        except (MetadataDamaged, DirectoryRefused) as error:
             yield Finding("publication", Level.ATTENTION, str(error), _VERIFY)
             continue
         if journal.intent is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -91,16 +90,14 @@ class Place:
     def _to_write(self, create: bool) -> Backend:
         if self.bootstrap is not None:
             return self._by_address(self.bootstrap)
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while True:
-            try:
-                return self._on_files(read_only=False, create=create)
-            except DirectoryLocked as error:
-                if error.address is not None:
-                    return self._by_address(error.address)
-                if time.monotonic() >= deadline:
-                    raise CordwoodError(f"{error}; wait until it is done, or end it") from error
-                time.sleep(0.02)
+        from cordwood.embedded import open_when_free
+
+        try:
+            return open_when_free(lambda: self._on_files(read_only=False, create=create), LOCKED_SECONDS)
+        except DirectoryLocked as error:
+            if error.address is None:
+                raise CordwoodError(f"{error}; wait until it is done, or end it") from error
+            return self._by_address(error.address)
 
     def _on_files(self, *, read_only: bool, create: bool) -> Backend:
         import cordwood

@@ -83,6 +83,13 @@ def from_arrow(batch: pa.RecordBatch) -> ColumnBuffers:
     )
 
 
+def binary_column(array: pa.Array) -> BinaryBuffers:
+    """Return one column of byte strings as the kernels take it."""
+    import pyarrow as pa
+
+    return _binary_buffers(pa, array, pa.binary())
+
+
 def _binary_array(pa: Any, kind: pa.DataType, rows: int, column: BinaryBuffers) -> pa.Array:
     validity = None if column.validity is None else pa.py_buffer(column.validity)
     buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]

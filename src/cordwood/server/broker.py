@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Thread
 from types import TracebackType
 
+from cordwood import process
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig, Endpoint, Endpoints, load_broker_config
@@ -22,7 +21,6 @@ from cordwood.storage.files import Files
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.store import as_storage_error
-from cordwood.telemetry import Telemetry
 
 MEMORY = "/memory"
 
@@ -40,16 +38,12 @@ def open_node(
     """
     data = MEMORY if path is None else os.path.abspath(path)
     opening = Opening(
-        files=files or (MemoryFiles() if path is None else PosixFiles()),
-        path=data,
-        clock=clock or SystemClock(),
-        telemetry=Telemetry(),
-        holder=_holder(),
-        uuid=str(uuid.uuid4()),
-        node_name=socket.gethostname(),
-        config=config,
+        files or (MemoryFiles() if path is None else PosixFiles()),
+        data,
+        config,
         # Maps of files cost a page fault where a read costs a call, and faults would block the loop.
         mapped=False,
+        clock=clock or SystemClock(),
     )
     try:
         return Node(DataDirectory(opening), config)
@@ -59,11 +53,7 @@ def open_node(
 
 def describe(node: Node, address: str) -> None:
     """Tell whoever finds the directory locked where we listen."""
-    node.describe(f"{_holder()}, {DirectoryLocked.LISTENING} {address}")
-
-
-def _holder() -> str:
-    return f"pid {os.getpid()} on {socket.gethostname()}"
+    node.describe(f"{process.holder()}, {DirectoryLocked.LISTENING} {address}")
 
 
 class Broker:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from cordwood.broker.sink import COMMANDS, Command, FrameKey, StagedFrames, staging_topic
 from cordwood.errors import ConfigError, CordwoodError, UnknownTopic
 from cordwood.formats.native import BatchFormat
-from cordwood.spark.carriers import Carrier, Sent, Stage, Staged
+from cordwood.spark.carriers import Carrier, Stage, Staged
 from cordwood.spark.encoding import Destination
 from cordwood.storage.staging import Target
 
@@ -107,11 +107,7 @@ class AddressCarrier:
             batch=batch,
             remember=remember,
             shares=tuple(share for each in staged for share in each.shares),
-            staged=tuple(
-                StagedFrames(sent.task, sent.partition, sent.start, sent.end, sent.frames)
-                for each in staged
-                if (sent := each.sent) is not None
-            ),
+            staged=tuple(each.sent for each in staged if each.sent is not None),
         )
         producer = self._producer()
         refused: list[KafkaError] = []
@@ -171,48 +167,44 @@ class AddressCarrier:
         gone.exception()
 
 
-class AddressStage:
-    """Frames in a staging topic; see `Stage`."""
+class _Sending:
+    """Sends with a producer and remembers what became of it. One user."""
 
-    def __init__(self, producer: Producer, topic: str, task: str) -> None:
+    def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._topic = topic
-        self._task = task
-        # Attempts of many tasks share the partitions; any will do.
-        self._partition = 1 + uuid.uuid4().int % (STAGING_PARTITIONS - 1)
-        self._frames = 0
-        self._offsets: list[int] = []
         self._failed: KafkaError | None = None
+        self.sent = 0
+        self.offsets: list[int] = []
 
-    def append(self, target: Target, frame: bytearray) -> None:
-        """Send a frame."""
-        key = msgspec.json.encode(FrameKey(self._task, target.topic, target.topic_id, target.partition))
-        self._frames += 1
+    def send(self, topic: str, value: bytes | None, key: bytes | None, partition: int, **more: Any) -> None:
+        """Hand over a record, waiting while the producer has enough on its way."""
+        self.sent += 1
         while True:
             try:
-                self._producer.produce(
-                    self._topic, bytes(frame), key, self._partition, on_delivery=self._delivered
-                )
-                break
+                self._producer.produce(topic, value, key, partition, on_delivery=self._delivered, **more)
+                return
             except BufferError:
                 self._producer.poll(0.1)
-        self._producer.poll(0)
-        self._check()
 
-    def finish(self) -> Staged:
-        """Wait until all frames are durable."""
-        if not self._frames:
-            return Staged()
+    def check(self) -> None:
+        """Take note of what was answered.
+
+        Raises:
+            CordwoodError: If something was refused.
+        """
+        self._producer.poll(0)
+        if self._failed is not None:
+            raise CordwoodError(f"the broker refused a record: {self._failed.str()}")
+
+    def finish(self) -> None:
+        """Wait until all is acknowledged. Raises as `check` does, or if that takes too long."""
         left = self._producer.flush(PUBLISH_SECONDS_MAX)
-        self._check()
+        self.check()
         if left:
-            raise CordwoodError(f"{left} frames could not be staged in time")
-        return Staged(
-            sent=Sent(self._task, self._partition, min(self._offsets), max(self._offsets) + 1, self._frames)
-        )
+            raise CordwoodError(f"{left} records were not acknowledged in time")
 
     def discard(self) -> None:
-        """Send no more; what arrived is cleared with the next command."""
+        """Send no more."""
         self._producer.purge()
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -221,11 +213,34 @@ class AddressStage:
         else:
             offset = message.offset()
             assert offset is not None
-            self._offsets.append(offset)
+            self.offsets.append(offset)
 
-    def _check(self) -> None:
-        if self._failed is not None:
-            raise CordwoodError(f"a frame could not be staged: {self._failed.str()}")
+
+class AddressStage:
+    """Frames in a staging topic; see `Stage`. What is discarded is cleared with the next command."""
+
+    def __init__(self, producer: Producer, topic: str, task: str) -> None:
+        self._sending = _Sending(producer)
+        self._topic = topic
+        self._task = task
+        # Attempts of many tasks share the partitions; any will do.
+        self._partition = 1 + uuid.uuid4().int % (STAGING_PARTITIONS - 1)
+        self.discard = self._sending.discard
+
+    def append(self, target: Target, frame: bytearray) -> None:
+        """Send a frame."""
+        key = msgspec.json.encode(FrameKey(self._task, target.topic, target.topic_id, target.partition))
+        self._sending.send(self._topic, bytes(frame), key, self._partition)
+        self._sending.check()
+
+    def finish(self) -> Staged:
+        """Wait until all frames are durable."""
+        self._sending.finish()
+        offsets = self._sending.offsets
+        if not offsets:
+            return Staged()
+        start, end = min(offsets), max(offsets) + 1
+        return Staged(sent=StagedFrames(self._task, self._partition, start, end, self._sending.sent))
 
 
 class ForeignCarrier(AddressCarrier):
@@ -246,49 +261,23 @@ class ForeignStage:
     """Records of frames, sent one by one; see `Stage`."""
 
     def __init__(self, producer: Producer) -> None:
-        self._producer = producer
+        self._sending = _Sending(producer)
         self._format = BatchFormat()
-        self._failed: KafkaError | None = None
+        self.discard = self._sending.discard
 
     def append(self, target: Target, frame: bytearray) -> None:
         """Send the records of a frame."""
         for record in self._format.decode(frame, 0):
-            headers: Any = [(name, value) for name, value in record.headers] or None
-            while True:
-                try:
-                    self._producer.produce(
-                        target.topic,
-                        record.value,
-                        record.key,
-                        target.partition,
-                        on_delivery=self._delivered,
-                        timestamp=record.timestamp,
-                        headers=headers,
-                    )
-                    break
-                except BufferError:
-                    self._producer.poll(0.1)
-        self._producer.poll(0)
-        self._check()
+            more: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
+            self._sending.send(
+                target.topic, record.value, record.key, target.partition, timestamp=record.timestamp, **more
+            )
+        self._sending.check()
 
     def finish(self) -> Staged:
         """Wait until all records are acknowledged."""
-        left = self._producer.flush(PUBLISH_SECONDS_MAX)
-        self._check()
-        if left:
-            raise CordwoodError(f"{left} records were not acknowledged in time")
+        self._sending.finish()
         return Staged()
-
-    def discard(self) -> None:
-        """Send no more."""
-        self._producer.purge()
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        self._failed = error or self._failed
-
-    def _check(self) -> None:
-        if self._failed is not None:
-            raise CordwoodError(f"a record was refused: {self._failed.str()}")
 
 
 def _said(error: KafkaException) -> str:

@@ -9,16 +9,15 @@ straight into their topics, at least once.
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from cordwood import process
+from cordwood.broker.sink import StagedFrames
 from cordwood.clock import SystemClock
 from cordwood.config import load_broker_config
+from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, StorageError, UnknownTopic
 from cordwood.spark.encoding import Destination
 from cordwood.spark.options import Place
@@ -29,21 +28,9 @@ from cordwood.storage.publishing import promised
 from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.staging import Share, ShareWriter, Target, collect, share_path
 from cordwood.storage.store import as_storage_error
-from cordwood.telemetry import Telemetry
 
 #: How long a directory may be locked by a writer that says no address: another query's commit is short.
 LOCKED_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What a task sent to a staging topic: the frames that carry its name, between two offsets."""
-
-    task: str
-    partition: int
-    start: int
-    end: int
-    frames: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +38,7 @@ class Staged:
     """What a task staged, in either way; nothing if it had no rows."""
 
     shares: tuple[Share, ...] = ()
-    sent: Sent | None = None
+    sent: StagedFrames | None = None
 
 
 class Stage(Protocol):
@@ -116,7 +103,7 @@ class PathCarrier:
         self._reading: ReadOnlyDirectory | None = None
         if task and not self._files.exists(path):
             raise DirectoryRefused(
-                f"host {socket.gethostname()} cannot see {path}, which the driver writes: put it where "
+                f"host {process.host()} cannot see {path}, which the driver writes: put it where "
                 "every executor has it, or write by address with kafka.bootstrap.servers"
             )
 
@@ -128,7 +115,7 @@ class PathCarrier:
                     return
 
         def create(directory: DataDirectory) -> None:
-            directory.create_topic(topic, str(uuid.uuid4()), self._config.num_partitions, {})
+            directory.create_topic(topic, process.new_id(), self._config.num_partitions, {})
 
         holder = self._with_directory(create)
         if holder is not None:
@@ -194,39 +181,22 @@ class PathCarrier:
         Raises:
             DirectoryLocked: If another writer holds it that does not listen anywhere.
         """
-        deadline = time.monotonic() + LOCKED_SECONDS
-        while True:
-            try:
-                directory = DataDirectory(self._opening())
-            except DirectoryLocked as error:
-                if error.address is not None:
-                    return error.address
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.02)
-                continue
-            except OSError as error:
-                raise as_storage_error(error, "opening the data directory") from error
-            try:
-                work(directory)
-            finally:
-                # What *work* says counts for more than how the directory closes.
-                with contextlib.suppress(StorageError):
-                    directory.close()
-            return None
-
-    def _opening(self) -> Opening:
-        return Opening(
-            files=self._files,
-            path=self._path,
-            clock=SystemClock(),
-            telemetry=Telemetry(),
-            holder=f"pid {os.getpid()} on {socket.gethostname()}",
-            uuid=str(uuid.uuid4()),
-            node_name=socket.gethostname(),
-            config=self._config,
-            mapped=False,
-        )
+        opening = Opening(self._files, self._path, self._config, mapped=False)
+        try:
+            directory = open_when_free(lambda: DataDirectory(opening), LOCKED_SECONDS)
+        except DirectoryLocked as error:
+            if error.address is None:
+                raise
+            return error.address
+        except OSError as error:
+            raise as_storage_error(error, "opening the data directory") from error
+        try:
+            work(directory)
+        finally:
+            # What *work* says counts for more than how the directory closes.
+            with contextlib.suppress(StorageError):
+                directory.close()
+        return None
 
 
 class _Work(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cordwood import kernels
 from cordwood.errors import FrameTooLarge, RecordRefused
 from cordwood.formats import batch as frames
-from cordwood.formats.columns import from_arrow
+from cordwood.formats.columns import binary_column, from_arrow
 from cordwood.kernels import BinaryBuffers, ColumnBuffers
 from cordwood.storage.staging import Target
 
@@ -115,10 +115,8 @@ class FrameEncoder:
         self._turn += 1
         rows, names = batch.num_rows, batch.schema.names
         if "key" in names:
-            keys = from_arrow(_least(batch, "key")).value
-            assert keys is not None
-            found = kernels.partition_keys(keys, rows, to.partitions, turn)
-            partitions = np.frombuffer(found, np.int32)
+            keys = binary_column(batch.column("key"))
+            partitions = np.frombuffer(kernels.partition_keys(keys, rows, to.partitions, turn), np.int32)
         else:
             partitions = np.full(rows, turn, np.int32)
         if "partition" in names and batch.column("partition").null_count < rows:
@@ -150,14 +148,6 @@ class FrameEncoder:
             if headers.null_count or headers.field(0).null_count:
                 raise RecordRefused(f"a row for topic {to.topic} has a header without a name")
         return from_arrow(pa.RecordBatch.from_pydict({**arrays, "timestamp": times}))
-
-
-def _least(batch: pa.RecordBatch, column: str) -> pa.RecordBatch:
-    """Return a batch that has *column* for a value, and nothing else that needs a conversion."""
-    import pyarrow as pa
-
-    times = pa.nulls(batch.num_rows, pa.int64()).fill_null(0)
-    return pa.RecordBatch.from_pydict({"value": batch.column(column), "timestamp": times})
 
 
 def _cut(columns: ColumnBuffers, first: int, after: int, size: int) -> Iterator[tuple[int, int]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from cordwood import process
 from cordwood.config import load_broker_config
 from cordwood.errors import (
     CordwoodError,
@@ -58,7 +58,7 @@ class PathAccess:
             return error
         if task:
             return DirectoryRefused(
-                f"host {socket.gethostname()} cannot see {self._path}, which the driver reads: put it where "
+                f"host {process.host()} cannot see {self._path}, which the driver reads: put it where "
                 "every executor has it, or read by address with kafka.bootstrap.servers"
             )
         missing = not self._files.exists(self._path)

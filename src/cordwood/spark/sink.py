@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cordwood.errors import ConfigError, CordwoodError
-from cordwood.spark.carriers import Carrier, Staged, open_carrier
+from cordwood.spark.carriers import Staged, open_carrier
 from cordwood.spark.encoding import FrameEncoder
 from cordwood.spark.options import WriteOptions, check_write_options
 
@@ -190,7 +190,6 @@ def _abandon(
     name = told[0].name if told else name
     if name is None:
         return
-    carrier: Carrier
     with contextlib.closing(open_carrier(options.place)) as carrier:
         staged = [message.staged for message in told]
         carrier.abandon(name.query, name.batch, staged, remember=name.remember)

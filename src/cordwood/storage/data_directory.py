@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Lock, RLock
 from typing import Any
 
 import msgspec
 
-from cordwood.clock import Clock
+from cordwood import process
+from cordwood.clock import Clock, SystemClock
 from cordwood.config import (
     FIXED_SETTINGS,
     TOPIC_SETTINGS,
@@ -96,18 +97,21 @@ def check_change(before: TopicConfig, after: TopicConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Everything that opening a directory is told rather than finds out."""
+    """Everything that opening a directory is told rather than finds out.
+
+    What is not given is that of this process; tests give what they want to be the same every time.
+    """
 
     files: Files
     path: str
-    clock: Clock
-    telemetry: Telemetry
-    holder: str
-    uuid: str
-    node_name: str
     config: BrokerConfig
     create: bool = True
     mapped: bool = True
+    clock: Clock = field(default_factory=SystemClock)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    holder: str = field(default_factory=process.holder)
+    uuid: str = field(default_factory=process.new_id)
+    node_name: str = field(default_factory=process.host)
 
 
 class DataDirectory:

@@ -10,7 +10,6 @@ not above that is not published again.
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
@@ -137,17 +136,17 @@ class Publisher:
         if batch <= journal.published:
             collect(self._files, self._data, query, batch)
             return False
-        sections = self._check(query, batch, shares)
-        if sections:
-            self._publish(journal, batch, shares, sections, remember)
+        targets = self._check(query, batch, shares)
+        if targets:
+            self._publish(journal, batch, shares, targets, remember)
         elif remember:
             self._write(msgspec.structs.replace(journal, published=batch))
         collect(self._files, self._data, query, batch)
         return True
 
-    def _check(self, query: str, batch: int, shares: Sequence[Share]) -> dict[Target, int]:
-        """Return how many records go to each partition, after a look at every frame."""
-        records: dict[Target, int] = defaultdict(int)
+    def _check(self, query: str, batch: int, shares: Sequence[Share]) -> list[Target]:
+        """Return the partitions that get records, always in one order, after a look at every frame."""
+        targets: set[Target] = set()
         size = 0
         if len({share.name for share in shares}) < len(shares):
             raise RecordRefused("a share is named twice")
@@ -157,12 +156,13 @@ class Publisher:
                 found = self._count_records(path, section)
                 if found != section.records:
                     raise RecordRefused(f"{path}: has {found} records, but {section.records} were staged")
-                records[section.target] += found
+                if found:
+                    targets.add(section.target)
                 size += section.size
             check_whole(self._files, path, share)
         if size and self._files.free_bytes(self._data) < size + SPACE_LEFT:
             raise DiskFull(f"{self._data}: no space left for {size} bytes")
-        return {target: count for target, count in records.items() if count}
+        return sorted(targets)
 
     def _count_records(self, path: str, section: Section) -> int:
         """Return how many records a section has, all of whose frames the topic can hold as they are."""
@@ -195,10 +195,10 @@ class Publisher:
         journal: Journal,
         batch: int,
         shares: Sequence[Share],
-        sections: Mapping[Target, int],
+        targets: Sequence[Target],
         remember: bool,
     ) -> None:
-        logs = {target: self._find(target.topic, target.partition) for target in sorted(sections)}
+        logs = {target: self._find(target.topic, target.partition) for target in targets}
         with contextlib.ExitStack() as stack:
             for target, log in logs.items():
                 stack.enter_context(log.held())
@@ -312,10 +312,8 @@ class Publisher:
                 raise as_storage_error(error, "collecting shares") from error
 
     def _journals(self) -> Iterator[Journal]:
-        directory = join(self._data, "meta", "sink")
-        for name in self._files.list(directory) if self._files.exists(directory) else ():
-            if name.endswith(".json"):
-                yield _decode(self._files, join(directory, name))
+        for path in journal_paths(self._files, self._data):
+            yield decode_journal(self._files, path)
 
     def _finish(self, journal: Journal, intent: Intent) -> Journal:
         """Publish a batch that has an intent already."""
@@ -367,13 +365,26 @@ def read_journal(files: Files, data: str, query: str) -> Journal:
     path = journal_path(data, query)
     if not files.exists(path):
         return Journal(query=query)
-    journal = _decode(files, path)
+    journal = decode_journal(files, path)
     if journal.query != query:
         raise MetadataDamaged(path, f"is the journal of {journal.query}")
     return journal
 
 
-def _decode(files: Files, path: str) -> Journal:
+def journal_paths(files: Files, data: str) -> list[str]:
+    """Return where the journals of all queries are."""
+    directory = join(data, "meta", "sink")
+    names = files.list(directory) if files.exists(directory) else []
+    return [join(directory, name) for name in names if name.endswith(".json")]
+
+
+def decode_journal(files: Files, path: str) -> Journal:
+    """Return what the journal at *path* says.
+
+    Raises:
+        MetadataDamaged: If it cannot be read.
+        DirectoryRefused: If a newer version of Cordwood wrote it.
+    """
     journal = read_metadata(files, path, _DECODER)
     if journal.format > JOURNAL_VERSION:
         raise DirectoryRefused(

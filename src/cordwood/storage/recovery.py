@@ -8,7 +8,6 @@ quarantine and cut. What is kept of the tail is synced before any reader sees it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from cordwood.config import TopicConfig
@@ -203,18 +202,31 @@ def sync_names(files: Files, data: str) -> None:
     """Sync every directory of a data directory that may hold names which its last writer had no time to sync.
 
     A process that is killed leaves files that the next one sees, names included. What that one builds on
-    them must not outlive them when the power goes.
+    them must not outlive them when the power goes. Files are not looked at: there may be very many.
     """
-    sync_tree(files, data, {"quarantine"})
+    staged, topics = join(data, "tmp", "sink"), join(data, "topics")
+    queries, named = _below(files, staged), _below(files, topics)
+    partitions = [partition for topic in named for partition in _below(files, topic)]
+    for directory in (
+        *(batch for query in queries for batch in _below(files, query)),
+        *queries,
+        staged,
+        join(data, "tmp"),
+        join(data, "meta", "sink"),
+        join(data, "meta"),
+        *(segments_directory(partition) for partition in partitions),
+        *partitions,
+        *named,
+        topics,
+        data,
+    ):
+        if files.is_directory(directory):
+            files.sync_directory(directory)
 
 
-def sync_tree(files: Files, directory: str, spare: Container[str] = ()) -> None:
-    """Sync a directory and all below it, deepest first, but for those whose name *spare* has."""
-    for name in files.list(directory):
-        below = join(directory, name)
-        if name not in spare and files.is_directory(below):
-            sync_tree(files, below, spare)
-    files.sync_directory(directory)
+def _below(files: Files, directory: str) -> list[str]:
+    """Return the paths in a directory, none if it is not there."""
+    return [join(directory, name) for name in files.list(directory)] if files.is_directory(directory) else []
 
 
 def synced_bound(state: PartitionState, mark: Mark | None) -> Bound:

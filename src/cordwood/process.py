@@ -1,0 +1,22 @@
+"""Who this process is, for others who meet what it holds."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+
+
+def host() -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def holder() -> str:
+    """Return what is written into a lock, for whoever finds it taken."""
+    return f"pid {os.getpid()} on {host()}"
+
+
+def new_id() -> str:
+    """Return an id that nobody else has."""
+    return str(uuid.uuid4())
