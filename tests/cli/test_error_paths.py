@@ -94,7 +94,9 @@ def test_serve_of_a_directory_that_a_server_has_names_it(data: Path) -> None:
     with Broker(data) as broker:
         sentence = refused("serve", "--data", data, "--listen", "localhost:0")
         assert sentence.startswith(f"{data}/meta/lock is locked by another writer: pid {os.getpid()} on ")
-        assert sentence.endswith(f"listening on {broker.bootstrap}")
+        assert sentence.endswith(
+            f"listening on {broker.bootstrap}; use that one with --bootstrap {broker.bootstrap}, or end it first"
+        )
 
 
 @pytest.fixture(params=["files", "broker"])
@@ -142,7 +144,10 @@ def test_port_in_use(tmp_path: Path) -> None:
     with Broker() as broker:
         port = broker.bootstrap.rpartition(":")[2]
         sentence = refused("serve", "--data", tmp_path / "data", "--listen", f"localhost:{port}")
-    assert sentence == f"cannot listen on localhost:{port}: Address already in use"
+    assert sentence == (
+        f"cannot listen on localhost:{port}: Address already in use"
+        "; choose another with --listen, where port 0 picks a free one"
+    )
 
 
 def test_corrupt_segment(data: Path) -> None:

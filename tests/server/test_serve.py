@@ -169,7 +169,10 @@ def test_a_second_server_on_the_directory_is_told_who_has_it(tmp_path: Path) -> 
     with serving(tmp_path) as server:
         holder = f"pid {server.process.pid} on {socket.gethostname()}, listening on {server.bootstrap}"
         sentence = refused("--data", str(tmp_path), "--listen", "localhost:0")
-        assert sentence == f"{tmp_path}/meta/lock is locked by another writer: {holder}"
+        assert sentence == (
+            f"{tmp_path}/meta/lock is locked by another writer: {holder}"
+            f"; use that one with --bootstrap {server.bootstrap}, or end it first"
+        )
         round_trip(server.address)
 
 
@@ -180,7 +183,10 @@ def test_a_port_in_use_is_said_and_leaves_the_directory_to_others(tmp_path: Path
             printed, errors = process.communicate(timeout=SECONDS_MAX)
         assert process.returncode == 1
         assert printed == ""
-        assert errors == f"Error: cannot listen on localhost:{port}: Address already in use\n"
+        assert errors == (
+            f"Error: cannot listen on localhost:{port}: Address already in use"
+            "; choose another with --listen, where port 0 picks a free one\n"
+        )
     assert tmp_path.joinpath("meta", "clean").exists()
     cordwood.open(tmp_path).close()
 

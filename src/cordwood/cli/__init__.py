@@ -16,7 +16,9 @@ import click
 from cordwood.errors import (
     CordwoodError,
     CorruptRange,
+    DirectoryLocked,
     FrameError,
+    ListenFailed,
     MetadataDamaged,
     OffsetOutOfRange,
     UnknownTopic,
@@ -108,6 +110,12 @@ def _reported(error: CordwoodError | OSError) -> click.ClickException:
             text += " any more: the log moved meanwhile; begin again, as with -o beginning"
         case UnknownTopic() if text.startswith("there is no topic"):
             text += "; cordwood topic list shows which there are"
+        case DirectoryLocked() if error.address is not None:
+            text += f"; use that one with --bootstrap {error.address}, or end it first"
+        case DirectoryLocked():
+            text += "; wait until it is done, or end it"
+        case ListenFailed():
+            text += "; choose another with --listen, where port 0 picks a free one"
     return click.ClickException(text)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cordwood.config import load_broker_config
-from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused
+from cordwood.errors import DirectoryLocked, DirectoryRefused
 
 if TYPE_CHECKING:
     from cordwood.cli.backend import Backend
@@ -72,7 +72,7 @@ class Place:
         """Open it to change: a directory as its writer, or through the server that is.
 
         Raises:
-            CordwoodError: If another process writes it that does not listen anywhere; says which.
+            DirectoryLocked: If another process writes it that does not listen anywhere; says which.
         """
         with contextlib.closing(self._to_write(create)) as backend:
             yield backend
@@ -96,7 +96,7 @@ class Place:
             return open_when_free(lambda: self._on_files(read_only=False, create=create), LOCKED_SECONDS)
         except DirectoryLocked as error:
             if error.address is None:
-                raise CordwoodError(f"{error}; wait until it is done, or end it") from error
+                raise
             return self._by_address(error.address)
 
     def _on_files(self, *, read_only: bool, create: bool) -> Backend:
