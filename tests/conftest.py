@@ -20,9 +20,12 @@ COUNTING = (
 )
 
 #: Tests that share one Spark, and so run in one process; all others run where there is room.
-SHARING_SPARK = tuple(
-    f"tests/spark/test_{name}.py::"
-    for name in ("session", "sink", "source", "source_by_address", "stream_source")
+SHARING_SPARK = (
+    "tests/spark/jobs/",
+    *(
+        f"tests/spark/test_{name}.py::"
+        for name in ("session", "sink", "source", "source_by_address", "stream_source")
+    ),
 )
 
 #: The longest test of all begins first, so that nobody waits for it alone at the end.

@@ -19,6 +19,7 @@
     │   └── StreamTooLong             a stream went on past its limit; nothing was stored
     ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
     ├── RecordsLost               records that a query was to read are gone; says which
+    ├── JobFailed                 what a task of a Spark job raised, far from here
     ├── UnexpectedOffset          an append that was to land elsewhere
     ├── OutOfSequence             a batch of an idempotent producer that is not its next one
     ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
@@ -185,6 +186,14 @@ class RecordsLost(CordwoodError):
         self.start = start
         self.end = end
         self.reason = reason
+
+
+class JobFailed(CordwoodError):
+    """What a task of a Spark job raised. ``corruption``: it found once-acknowledged bytes wrong."""
+
+    def __init__(self, sentence: str, *, corruption: bool = False) -> None:
+        super().__init__(sentence)
+        self.corruption = corruption
 
 
 class UnexpectedOffset(CordwoodError):

@@ -94,8 +94,9 @@ def test_serve_of_a_directory_that_a_server_has_names_it(data: Path) -> None:
     with Broker(data) as broker:
         sentence = refused("serve", "--data", data, "--listen", "localhost:0")
         assert sentence.startswith(f"{data}/meta/lock is locked by another writer: pid {os.getpid()} on ")
+        address = broker.bootstrap
         assert sentence.endswith(
-            f"listening on {broker.bootstrap}; use that one with --bootstrap {broker.bootstrap}, or end it first"
+            f"listening on {address}; use that one with --bootstrap {address}, or end it first"
         )
 
 

@@ -18,6 +18,7 @@ from cordwood.errors import (
     CorruptRange,
     DirectoryLocked,
     FrameError,
+    JobFailed,
     ListenFailed,
     MetadataDamaged,
     OffsetOutOfRange,
@@ -32,6 +33,7 @@ _COMMANDS = {
     "consume": ("cordwood.cli.consume:consume", "Print the records of a topic."),
     "doctor": ("cordwood.cli.doctor:doctor", "Explain a data directory and this installation."),
     "group": ("cordwood.cli.group:group", "List, describe, reset and delete consumer groups."),
+    "pipeline": ("cordwood.cli.pipeline:pipeline", "Run jobs of the data pipeline on Spark."),
     "produce": ("cordwood.cli.produce:produce", "Append lines from standard input to a topic."),
     "segment": ("cordwood.cli.segment:segment", "Look into a segment file."),
     "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
@@ -104,7 +106,7 @@ def _reported(error: CordwoodError | OSError) -> click.ClickException:
         case CorruptRange():
             text += f" (with -o {error.resume_offset}); cordwood verify says what else is wrong"
             return _Corruption(text)
-        case MetadataDamaged() | FrameError():
+        case MetadataDamaged() | FrameError() | JobFailed(corruption=True):
             return _Corruption(f"{text}; cordwood verify says what else is wrong")
         case OffsetOutOfRange():
             text += " any more: the log moved meanwhile; begin again, as with -o beginning"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import ProgressColumn
 
 Progress = Callable[[int], None]
 """Told how much is done by now, in the unit of the total."""
@@ -90,11 +95,28 @@ def progress_bar(doing: str, total_bytes: int | None, *, shown: bool = True) -> 
     if not shown or not sys.stderr.isatty():
         yield lambda done: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    with _bar(*columns) as bar:
         task = bar.add_task(doing, total=total_bytes)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextlib.contextmanager
+def task_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how many tasks are done, of how many; only where someone looks at a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with _bar(*columns) as bar:
+        task = bar.add_task(doing, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _bar(*columns: ProgressColumn) -> Bar:
+    """Return a bar on standard error that leaves nothing behind."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    return Bar(*columns, console=Console(stderr=True), transient=True)

@@ -13,6 +13,8 @@ from cordwood.errors import CordwoodError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+__all__ = ["SparkSession", "has_session", "session"]
+
 
 def session(
     name: str = "cordwood", *, master: str | None = None, config: Mapping[str, str] | None = None
@@ -26,10 +28,28 @@ def session(
     Raises:
         CordwoodError: If pyspark is not installed, or there is no Java.
     """
+    _check_installed()
+    from cordwood.spark.ready import ready_session
+
+    return ready_session(name, master, config or {})
+
+
+def has_session() -> bool:
+    """Return whether there is an active session, which `session` would return.
+
+    Raises:
+        CordwoodError: If pyspark is not installed.
+    """
+    _check_installed()
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
+def _check_installed() -> None:
     try:
-        from cordwood.spark.ready import ready_session
+        import pyspark.sql  # noqa: F401 - the question is whether it can be
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "py4j"):
             raise
         raise CordwoodError("Spark is not installed: pip install 'cordwood[spark]'") from error
-    return ready_session(name, master, config or {})

@@ -39,6 +39,18 @@ class Build(NamedTuple):
             version = "unknown"
         return Build(version, COMPILED)
 
+    def check_here(self) -> None:
+        """Refuse to work for a driver that has another one.
+
+        Raises:
+            CordwoodError: Says which both have.
+        """
+        here = Build.here()
+        if here != self:
+            raise CordwoodError(
+                f"this executor has cordwood {here}, but the driver has {self}: install the same on both"
+            )
+
     def __str__(self) -> str:
         return f"{self.version} with {'compiled' if self.compiled else 'plain Python'} kernels"
 
@@ -55,11 +67,7 @@ def read_slice(options: ReadOptions, schema: StructType, planned: InputPartition
     """Yield the records of a slice, in a task. An empty plan has one of Spark's own, which holds nothing."""
     if not isinstance(planned, Slice):
         return
-    here = Build.here()
-    if here != planned.build:
-        raise CordwoodError(
-            f"this executor has cordwood {here}, but the driver has {planned.build}: install the same on both"
-        )
+    planned.build.check_here()
     with contextlib.closing(open_access(options.place, verify=options.verify, task=True)) as access:
         yield from access.read(
             planned.piece, arrow_schema(schema), fail_on_data_loss=options.fail_on_data_loss

@@ -1,0 +1,40 @@
+"""``cordwood pipeline``: jobs on Spark. Several on one line share a session, and what is said of where."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+# Each job: where its command is, and its line in the overview.
+_JOBS: dict[str, tuple[str, str]] = {}
+
+
+class _Jobs(click.Group):
+    """Finds jobs by name, importing each when it runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _JOBS:
+            return None
+        module, _, attribute = _JOBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs"):
+            formatter.write_dl([(name, _JOBS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_Jobs, chain=True)
+def pipeline() -> None:
+    """Run jobs of the data pipeline on Spark, one or several after each other in one session.
+
+    --data, --bootstrap, --master and --json, given to one job, hold for those after it on the line. A job
+    that fails, or whose check does, ends the line.
+
+    Example: cordwood pipeline verify --data data export -t orders --to exported stats
+    """

@@ -1,0 +1,184 @@
+"""What the jobs of one command line share: where the log is, the Spark session, how results are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import cordwood.spark
+from cordwood.cli.output import task_bar
+from cordwood.cli.place import check_there, data_path
+from cordwood.errors import JobFailed
+
+if TYPE_CHECKING:
+    from cordwood.spark import SparkSession
+    from cordwood.spark.jobs.log_place import LogPlace
+
+_LINE = "cordwood.pipeline.line"
+#: How often a terminal is shown how many tasks are done.
+_REFRESH_SECONDS = 0.2
+
+
+@dataclass
+class Line:
+    """The state of a command line as its jobs run, one after the other."""
+
+    data: str | None = None
+    bootstrap: str | None = None
+    master: str | None = None
+    as_json: bool = False
+    log_file: str | None = None
+
+    def path(self) -> str:
+        """Return the data directory that is meant.
+
+        Raises:
+            DirectoryRefused: If it does not exist.
+        """
+        path = data_path(self.data)
+        check_there(path)
+        return path
+
+    def place(self, *, create: bool = False) -> LogPlace:
+        """Return where the log is; with *create* the directory need not be there yet.
+
+        Raises:
+            CordwoodError: If Spark is not installed.
+            DirectoryRefused: If the directory does not exist.
+        """
+        cordwood.spark.has_session()
+        from cordwood.spark.jobs.log_place import LogPlace
+
+        if self.bootstrap is not None:
+            return LogPlace(bootstrap=self.bootstrap)
+        return LogPlace(path=data_path(self.data) if create else self.path())
+
+    @contextlib.contextmanager
+    def working(self, doing: str) -> Iterator[SparkSession]:
+        """Give the session, and show how far its tasks are meanwhile, on a terminal.
+
+        Raises:
+            JobFailed: One sentence for whatever Spark raises in the block.
+        """
+        spark = self._session()
+        from cordwood.spark.failures import as_one_sentence
+
+        try:
+            with as_one_sentence(), _tasks_shown(spark, doing):
+                yield spark
+        except JobFailed as error:
+            # Words of Spark's own are short of reasons; those of ours need no more.
+            if self.log_file is None or not str(error).startswith("Spark: "):
+                raise
+            kept, self.log_file = self.log_file, None
+            raise JobFailed(f"{error}; its log is {kept}") from error
+
+    def _session(self) -> SparkSession:
+        if cordwood.spark.has_session():
+            return cordwood.spark.session(master=self.master)
+        with self._noise_aside():
+            spark = cordwood.spark.session("cordwood pipeline", master=self.master)
+        context = click.get_current_context().find_root()
+        context.call_on_close(spark.stop)
+        return spark
+
+    @contextlib.contextmanager
+    def _noise_aside(self) -> Iterator[None]:
+        """Let a JVM that starts in the block write to a file: what it has to say drowns our sentences."""
+        handle, self.log_file = tempfile.mkstemp(prefix="cordwood-spark-", suffix=".log")
+        click.get_current_context().find_root().call_on_close(self._forget_log)
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(handle, 2)
+        os.close(handle)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+    def _forget_log(self) -> None:
+        if self.log_file is not None:
+            os.unlink(self.log_file)
+
+
+@contextlib.contextmanager
+def _tasks_shown(spark: SparkSession, doing: str) -> Iterator[None]:
+    """Show the tasks that are done, of those that are known by now, until the block ends."""
+    if not sys.stderr.isatty() or not hasattr(spark, "sparkContext"):
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        tracker = spark.sparkContext.statusTracker()
+        tasks: dict[int, tuple[int, int]] = {}
+        with task_bar(doing) as show:
+            while not ended.wait(_REFRESH_SECONDS):
+                for stage in tracker.getActiveStageIds():
+                    info = tracker.getStageInfo(stage)
+                    if info is not None:
+                        tasks[stage] = (info.numCompletedTasks, info.numTasks)
+                done, total = map(sum, zip(*tasks.values(), strict=True)) if tasks else (0, 0)
+                show(done, total)
+
+    watcher = threading.Thread(target=watch, name="cordwood-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options that jobs share, and hand what they say to the job as ``line``.
+
+    With *address* the job takes ``--bootstrap`` as well.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def job(
+            *arguments: Any,
+            data: str | None,
+            master: str | None,
+            as_json: bool,
+            bootstrap: str | None = None,
+            **options: Any,
+        ) -> Any:
+            line = click.get_current_context().meta.setdefault(_LINE, Line())
+            if data is not None and bootstrap is not None:
+                raise click.UsageError("give --data or --bootstrap, not both.")
+            if data is not None or bootstrap is not None:
+                line.data, line.bootstrap = data, bootstrap
+            if not address and line.bootstrap is not None:
+                raise click.UsageError("this job works on files: give --data.")
+            line.master = master or line.master
+            line.as_json = as_json or line.as_json
+            return command(*arguments, line=line, **options)
+
+        decorators = [
+            click.option(
+                "--data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data]."
+            ),
+            click.option("--master", metavar="URL", help="Spark's master [SPARK_MASTER, then local[*]]."),
+            click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
+        ]
+        if address:
+            help_text = "A broker, ours or any Kafka, instead of a directory."
+            decorators.insert(1, click.option("--bootstrap", metavar="HOST:PORT", help=help_text))
+        for decorator in reversed(decorators):
+            job = decorator(job)
+        return job
+
+    return decorate
