@@ -3,10 +3,16 @@ may have checked nothing."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)
+    from cordwood import kernels
 
 #: Tests whose output is worth reading when they pass.
 COUNTING = (
@@ -30,6 +36,10 @@ SHARING_SPARK = (
 
 #: The longest test of all begins first, so that nobody waits for it alone at the end.
 LONGEST = "tests/spark/test_sink_crashes.py"
+
+if not kernels.COMPILED:
+    # Where no compiler was there every command says so; what else it says is what tests look at.
+    os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
 
 _counted: dict[str, str] = {}
 

@@ -16,10 +16,12 @@ import pyspark
 import pytest
 from support.cluster_driver import ROWS
 from support.killing import kill_session
-from support.sinks import check_clean, surroundings, values_in
+from support.sinks import leftovers, surroundings, values_in
 
 import cordwood
 from cordwood.broker.partitioner import partition_for_key
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.verify import verify_directory
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 SECONDS_MAX = 120
@@ -138,4 +140,6 @@ def test_a_cluster_reads_and_writes_and_a_speculative_attempt_is_published_once(
         expected[partition_for_key(b"%d" % number, 2)].append(b"%d" % number)
     assert values_in(data, "plain") == expected
     assert values_in(data, "out") == expected
-    check_clean(data)
+    # The attempt that lost may have staged after the commit; that stays until the query's next publication.
+    assert len(leftovers(data)) <= 1
+    assert verify_directory(PosixFiles(), str(data)).sound

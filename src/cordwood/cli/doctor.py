@@ -66,7 +66,7 @@ def _installation() -> Iterator[Finding]:
     if kernels.COMPILED:
         yield Finding("kernels", Level.OK, "compiled")
     else:
-        yield Finding("kernels", Level.ATTENTION, kernels.NOTICE)
+        yield Finding("kernels", Level.NOTE, kernels.NOTICE)
     yield _optional("confluent_kafka", "confluent-kafka", "--bootstrap needs it: pip install confluent-kafka")
     yield _optional("uvloop", "uvloop", "the server is faster with it: pip install 'cordwood[fast]'")
     yield from _spark()
