@@ -11,7 +11,7 @@ kernels = cythonize(
         Extension(
             f"cordwood.kernels.{name}", [f"src/cordwood/kernels/{name}.pyx"], extra_compile_args=["-O3"]
         )
-        for name in ("_memory", "_decode", "_encode")
+        for name in ("_memory", "_decode", "_encode", "_compact")
     ],
     language_level=3,
 )

@@ -33,6 +33,7 @@ NOTICE = (
 )
 
 try:
+    from cordwood.kernels._compact import KeyMap, keep_records
     from cordwood.kernels._decode import decode_columns, decode_rows, scan_headers, walk_records
     from cordwood.kernels._encode import encode_columns, encode_rows, murmur2, partition_keys
     from cordwood.kernels._memory import readonly
@@ -40,10 +41,12 @@ try:
     COMPILED = True
 except ImportError:
     from cordwood.kernels.reference import (
+        KeyMap,
         decode_columns,
         decode_rows,
         encode_columns,
         encode_rows,
+        keep_records,
         murmur2,
         partition_keys,
         readonly,
@@ -65,12 +68,14 @@ __all__ = [
     "HeaderBuffers",
     "HeaderColumn",
     "KernelsNotCompiled",
+    "KeyMap",
     "Stop",
     "Want",
     "decode_columns",
     "decode_rows",
     "encode_columns",
     "encode_rows",
+    "keep_records",
     "murmur2",
     "partition_keys",
     "readonly",

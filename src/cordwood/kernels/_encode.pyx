@@ -10,9 +10,6 @@ from libc.string cimport memcpy, memset
 from cordwood.kernels._memory cimport Growing, Held, allocate, reserve
 from cordwood.errors import RecordRefused
 
-cdef enum:
-    OK, NO_MEMORY, TOO_LARGE, LYING_OFFSETS, OFFSETS_DO_NOT_RISE, TIMESTAMP_TOO_FAR
-
 # --- encoding ------------------------------------------------------------------------------------------
 
 cdef inline uint64_t zigzag(int64_t value) noexcept nogil:
@@ -98,11 +95,6 @@ cdef inline bint delta_fits(int64_t base, int64_t timestamp) noexcept nogil:
 
 cdef class Source:
     """A byte-string column to encode from, every offset checked before it is followed."""
-    cdef Held offsets_held, data_held, validity_held
-    cdef const int32_t* offsets
-    cdef const uint8_t* data
-    cdef const uint8_t* validity
-    cdef Py_ssize_t rows, size
 
     def __cinit__(self, column):
         validity, offsets, data, _ = column
@@ -121,7 +113,7 @@ cdef class Source:
             if self.validity_held.size * 8 < self.rows:
                 raise ValueError("the validity bitmap is shorter than its column")
 
-    cdef inline int get(self, Py_ssize_t i, const uint8_t** data, Py_ssize_t* size) noexcept nogil:
+    cdef int get(self, Py_ssize_t i, const uint8_t** data, Py_ssize_t* size) noexcept nogil:
         """Point at value *i*, size -1 for null; LYING_OFFSETS where its offsets do not fit its data."""
         cdef int32_t first = self.offsets[i], after = self.offsets[i + 1]
         if self.validity != NULL and not (self.validity[i >> 3] >> (i & 7)) & 1:
