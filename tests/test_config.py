@@ -99,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 32
+    assert len(SETTINGS) == 46
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -312,6 +312,8 @@ def test_server_properties_of_kafka_loads_with_warnings_only() -> None:
         "group.initial.rebalance.delay.ms": (config.group_initial_rebalance_delay_ms, 0),
         "socket.request.max.bytes": (config.socket_request_max_bytes, 104857600),
         "log.segment.bytes": (config.topic_defaults.segment_bytes, 536870912),
+        "log.retention.hours": (config.topic_defaults.retention_ms, 168 * 3_600_000),
+        "log.retention.check.interval.ms": (config.retention_check_interval_ms, 300_000),
     }
     assert config.explicit == set(applied)
     assert all(found == expected for found, expected in applied.values())
@@ -378,7 +380,23 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "group.initial.rebalance.delay.ms": ("7", 7),
     "offsets.retention.minutes": ("7", 7),
     "offset.metadata.max.bytes": ("7", 7),
+    "log.retention.check.interval.ms": ("7", 7),
+    "log.cleaner.enable": ("false", False),
+    "log.cleaner.backoff.ms": ("7", 7),
+    "log.cleaner.dedupe.buffer.size": ("7777", 7777),
+    "log.cleaner.io.max.bytes.per.second": ("7", 7),
+    "cordwood.clock.jump.ms": ("7", 7),
+    "cordwood.clock.freeze.ms": ("7", 7),
     "log.cleanup.policy": ("compact", "compact"),
+    "log.retention.ms": ("77", 77),
+    "log.retention.minutes": ("77", 77 * 60_000),
+    "log.retention.hours": ("77", 77 * 3_600_000),
+    "log.retention.bytes": ("77", 77),
+    "cordwood.retention.wait.for.groups": ("true", True),
+    "log.cleaner.delete.retention.ms": ("7", 7),
+    "log.cleaner.min.cleanable.ratio": ("0.25", 0.25),
+    "log.cleaner.min.compaction.lag.ms": ("7", 7),
+    "log.cleaner.max.compaction.lag.ms": ("7", 7),
     "log.segment.bytes": ("77", 77),
     "log.roll.ms": ("77", 77),
     "log.roll.hours": ("77", 77 * 3_600_000),
@@ -401,6 +419,11 @@ def test_every_name_of_a_setting_reaches_its_attribute_and_no_other(setting: Set
         if setting.name in TOPIC_SETTINGS:
             changed = {"topic_defaults": replace(TopicConfig(), **changed)}
         assert load({name: text}) == replace(BrokerConfig(), **changed, explicit=frozenset({name}))
+
+
+@pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.minutes", "log.retention.hours"])
+def test_no_limit_is_the_same_number_in_every_unit(name: str) -> None:
+    assert load({name: "-1"}).topic_defaults.retention_ms == -1
 
 
 def test_invalid_value_is_reported_under_the_name_and_unit_it_was_given_in() -> None:

@@ -46,6 +46,7 @@ from cordwood.errors import (
 )
 from cordwood.storage.data_directory import DataDirectory
 from cordwood.storage.files import Files, os_error, read_file
+from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.posix_files import PosixFiles
@@ -632,8 +633,8 @@ def test_maintaining_hashes_every_sealed_segment_also_of_partitions_not_used_yet
             log.topic(name).append(b"0")
             log.topic(name).roll()
     with place.open() as log:
-        assert log.maintain() == {"segments_hashed": 2, "shares_removed": 0}
-        assert log.maintain() == {"segments_hashed": 0, "shares_removed": 0}
+        assert log.maintain() == MaintenanceReport(segments_hashed=2)
+        assert log.maintain() == MaintenanceReport()
 
 
 # --- When records are durable --------------------------------------------------------------------

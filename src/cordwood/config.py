@@ -177,9 +177,31 @@ class Endpoints:
         return ",".join(f"{endpoint.name}://{endpoint}" for endpoint in self.each)
 
 
+def _limit(unit: str, scale: int = 1) -> Kind[int]:
+    """Take a whole number, times *scale*, or -1 for no limit."""
+
+    def parse(text: str) -> int:
+        number = _whole_number(text)
+        if not -1 <= number <= _LONG_MAX // scale:
+            raise ValueError(f"{number} is neither -1 nor a number of {unit}")
+        return number if number == -1 else number * scale
+
+    return Kind(parse, f"a whole number of {unit}, or -1 for no limit")
+
+
+def _parse_ratio(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise ValueError(f"{number} is not from 0 to 1")
+    return number
+
+
 _BOOLEAN = Kind(_parse_boolean, "true or false")
 _MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
 _HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
+_LAG = _integer(0, _LONG_MAX, unit="milliseconds")
+_KEPT_MS, _KEPT_BYTES = _limit("milliseconds"), _limit("bytes")
+_RATIO = Kind(_parse_ratio, "a number from 0 to 1")
 _NUMBER = _integer(0)
 _PATH = Kind(_parse_path, "the path of a directory")
 _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
@@ -324,6 +346,59 @@ class TopicConfig:
         _one_of("delete", "compact", "compact,delete"),
         "delete",
         "Which old records may go: whole segments, or those whose key has a later one, so each needs a key.",
+    )
+    retention_ms: int = _setting(
+        "retention.ms",
+        {
+            "log.retention.ms": _KEPT_MS,
+            "log.retention.minutes": _limit("minutes", 60_000),
+            "log.retention.hours": _limit("hours", _HOUR_MS),
+        },
+        _KEPT_MS,
+        -1,
+        "Segments whose newest record is older than this are deleted, where cleanup.policy has delete.",
+    )
+    retention_bytes: int = _setting(
+        "retention.bytes",
+        "log.retention.bytes",
+        _KEPT_BYTES,
+        -1,
+        "The oldest segments of a partition are deleted while the others hold at least this much.",
+    )
+    retention_waits_for_groups: bool = _setting(
+        "cordwood.retention.wait.for.groups",
+        "cordwood.retention.wait.for.groups",
+        _BOOLEAN,
+        False,
+        "Whether retention leaves what a consumer group with committed offsets has not committed past.",
+    )
+    delete_retention_ms: int = _setting(
+        "delete.retention.ms",
+        "log.cleaner.delete.retention.ms",
+        _LAG,
+        24 * _HOUR_MS,
+        "How long compaction keeps a tombstone after it removed what that deletes.",
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        "min.cleanable.dirty.ratio",
+        "log.cleaner.min.cleanable.ratio",
+        _RATIO,
+        0.5,
+        "How much of a log must not have been compacted yet before it is compacted again.",
+    )
+    min_compaction_lag_ms: int = _setting(
+        "min.compaction.lag.ms",
+        "log.cleaner.min.compaction.lag.ms",
+        _LAG,
+        0,
+        "A segment with a record younger than this is not compacted.",
+    )
+    max_compaction_lag_ms: int = _setting(
+        "max.compaction.lag.ms",
+        "log.cleaner.max.compaction.lag.ms",
+        _MILLISECONDS,
+        _LONG_MAX,
+        "A record older than this is compacted, however little of the log there is to compact.",
     )
     preallocate: bool = _setting(
         "preallocate",
@@ -529,6 +604,55 @@ class BrokerConfig:
         _integer(1, unit="milliseconds"),
         24 * _HOUR_MS,
         "An idempotent producer that sends nothing for this long may be forgotten.",
+    )
+    retention_check_interval_ms: int = _setting(
+        "log.retention.check.interval.ms",
+        "log.retention.check.interval.ms",
+        _MILLISECONDS,
+        300_000,
+        "How often the server looks for segments that retention no longer keeps.",
+    )
+    cleaner_enable: bool = _setting(
+        "log.cleaner.enable",
+        "log.cleaner.enable",
+        _BOOLEAN,
+        True,
+        "Whether the server compacts topics in the background.",
+    )
+    cleaner_backoff_ms: int = _setting(
+        "log.cleaner.backoff.ms",
+        "log.cleaner.backoff.ms",
+        _MILLISECONDS,
+        15_000,
+        "How often the server looks for logs to compact.",
+    )
+    cleaner_map_bytes: int = _setting(
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.dedupe.buffer.size",
+        _integer(1 << 10, _LONG_MAX, unit="bytes"),
+        128 << 20,
+        "Memory for the keys of a compaction; one with more of them is done in several passes.",
+    )
+    cleaner_bytes_per_second: int = _setting(
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.io.max.bytes.per.second",
+        _integer(1, _LONG_MAX, unit="bytes"),
+        _LONG_MAX,
+        "How fast the server reads and writes to compact, at most.",
+    )
+    clock_jump_ms: int = _setting(
+        "cordwood.clock.jump.ms",
+        "cordwood.clock.jump.ms",
+        _MILLISECONDS,
+        60_000,
+        "A wall clock that runs off by more than this between two looks has jumped: nothing is deleted then.",
+    )
+    clock_freeze_ms: int = _setting(
+        "cordwood.clock.freeze.ms",
+        "cordwood.clock.freeze.ms",
+        _LAG,
+        _HOUR_MS,
+        "How long nothing is deleted after the wall clock has jumped.",
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: frozenset[str] = frozenset()

@@ -38,6 +38,7 @@ from cordwood.scan import Readable, Scan, check_columns
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
+from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.partition_log import Appended, PartitionLog, TruncationReport
 from cordwood.storage.posix_files import PosixFiles
@@ -265,10 +266,12 @@ class Log:
         numbers = tuple(range(entry.partitions)) if partition is None else (partition,)
         return Scan(topic, numbers, self._readable, start, stop, check_columns(columns), since, until)
 
-    def maintain(self) -> dict[str, int]:
-        """Run one pass of background work now and return what it did: segments hashed, shares removed."""
-        hashed = sum(log.hash_sealed() for log in self._writable().all_partitions())
-        return {"segments_hashed": hashed, "shares_removed": self._writable().collect_abandoned()}
+    def maintain(self, *, force: bool = False) -> MaintenanceReport:
+        """Run one pass of retention and compaction now and return what it did; see `DataDirectory.maintain`.
+
+        With *force* topics are compacted however little there is to compact.
+        """
+        return self._writable().maintain(force=force)
 
     def close(self) -> None:
         """Make everything durable and let go. Idempotent.
@@ -502,6 +505,15 @@ class Topic:
     def advance_log_start(self, partition: int, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return."""
         self._writable(partition).advance_log_start(offset)
+
+    def remove_expired(self) -> int:
+        """Let go of what retention no longer keeps; return how many records that were. Durable on return."""
+        directory, removed = self._log._writable(), 0
+        for partition in range(self.partitions):
+            log = directory.find_partition(self.name, partition)
+            expired = None if log is None else directory.expire(log)
+            removed += 0 if expired is None else expired.records
+        return removed
 
     def roll(self, partition: int = 0) -> None:
         """Seal the active segment and go on in a new one. Durable on return."""

@@ -33,8 +33,7 @@ _NAMES = """
     log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.local.retention.bytes
     log.local.retention.ms log.message.downconversion.enable log.message.format.version
     log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
-    log.message.timestamp.difference.max.ms log.retention.bytes log.retention.check.interval.ms
-    log.retention.hours log.retention.minutes log.retention.ms log.roll.jitter.hours log.roll.jitter.ms
+    log.message.timestamp.difference.max.ms log.roll.jitter.hours log.roll.jitter.ms
     log.segment.delete.delay.ms max.connection.creation.rate max.connections.per.ip
     max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
     max.request.partition.size.limit min.insync.replicas num.io.threads num.network.threads

@@ -17,6 +17,11 @@ def holder() -> str:
     return f"pid {os.getpid()} on {host()}"
 
 
+def new_secret() -> bytes:
+    """Return 16 bytes that nobody can guess."""
+    return os.urandom(16)
+
+
 def new_id() -> str:
     """Return an id that nobody else has."""
     return str(uuid.uuid4())

@@ -79,6 +79,27 @@ INDEX_REBUILDS = Counter("cordwood_index_rebuilds_total", "Index files rebuilt f
 INDEX_CORRUPTIONS_DETECTED = Counter(
     "cordwood_index_corruptions_detected_total", "Index files found to contradict their segment's store."
 )
+SEGMENTS_DELETED = Counter("cordwood_segments_deleted_total", "Segments removed by retention.")
+BYTES_RECLAIMED = Counter(
+    "cordwood_bytes_reclaimed_total", "Bytes of segments that retention and compaction gave back."
+)
+COMPACTIONS = Counter("cordwood_compaction_passes_total", "Passes of compaction over a partition.")
+COMPACTION_READ_BYTES = Counter(
+    "cordwood_compaction_read_bytes_total", "Bytes of segments that compaction has read."
+)
+COMPACTION_WRITTEN_BYTES = Counter(
+    "cordwood_compaction_written_bytes_total", "Bytes of segments that compaction has written."
+)
+COMPACTION_DROPPED_RECORDS = Counter(
+    "cordwood_compaction_dropped_records_total", "Records that compaction has left out."
+)
+CHECKPOINT_CORRUPTIONS = Counter(
+    "cordwood_checkpoint_corruption_total",
+    "Cleaner checkpoints that were missing or damaged, so that compaction started over.",
+)
+DELETES_FROZEN = Gauge(
+    "cordwood_deletes_frozen", "1 while nothing is deleted because the wall clock has jumped, else 0."
+)
 
 #: Every metric of the library.
 METRICS: tuple[Metric, ...] = (
@@ -94,6 +115,14 @@ METRICS: tuple[Metric, ...] = (
     CORRUPT_RANGES,
     INDEX_REBUILDS,
     INDEX_CORRUPTIONS_DETECTED,
+    SEGMENTS_DELETED,
+    BYTES_RECLAIMED,
+    COMPACTIONS,
+    COMPACTION_READ_BYTES,
+    COMPACTION_WRITTEN_BYTES,
+    COMPACTION_DROPPED_RECORDS,
+    CHECKPOINT_CORRUPTIONS,
+    DELETES_FROZEN,
 )
 
 

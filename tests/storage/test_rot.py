@@ -97,7 +97,7 @@ def lived_in(variant: str) -> Directory:
             assert send(log_of_payments, sent)[0] == base
             log_of_payments.commit()
     if variant == "closed":
-        assert log.maintain()["segments_hashed"] >= 3
+        assert log.maintain().segments_hashed >= 3
         log.close()
         return Directory(image(files, DATA), contents_of(files), tuple(earlier))
     left = image(files, DATA)

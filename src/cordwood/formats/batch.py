@@ -421,6 +421,38 @@ def encode_columns(
     return _finish(encoded, stop - start, last_delta, base_timestamp, max_timestamp, options, size_max)
 
 
+def without(
+    buffer: Buffer, header: BatchHeader, dropped: Buffer, first: int, options: BatchOptions
+) -> bytearray:
+    """Return a batch without the records whose byte in *dropped* is not 0, record i having ``first + i``.
+
+    *options* are those of its header. The others keep their bytes, so base offset, last offset delta and base
+    timestamp stay; a batch that has no records left keeps its largest timestamp as Kafka does.
+
+    Raises:
+        InvalidBatch: If the records are not what the header says.
+    """
+    records, start, stop, _ = _records_of(buffer, header, DECOMPRESSED_MAX)
+    try:
+        kept, count, newest = kernels.keep_records(records, start, stop, dropped, first, header.record_count)
+    except ValueError as error:
+        raise InvalidBatch(
+            position=header.position, expected=f"{header.record_count} records", found=error, what="records"
+        ) from None
+    encoded = bytearray(HEADER_SIZE)
+    encoded += kept
+    base_timestamp = max_timestamp = header.max_timestamp
+    if not count:
+        options = options._replace(compression=Compression.NONE)
+    else:
+        base_timestamp = header.base_timestamp
+        if not header.log_append_time:
+            max_timestamp = base_timestamp + newest
+    return _finish(
+        encoded, count, header.last_offset_delta, base_timestamp, max_timestamp, options, INT32_MAX
+    )
+
+
 def place(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Set base offset and leader epoch of the batch at *position*, in place.
 

@@ -73,6 +73,9 @@ class FrameTable(Protocol):
     def max_timestamp(self, frame: int) -> int | None:
         """Return the largest timestamp in a frame, None if it holds no records."""
 
+    def record_count(self, frame: int) -> int:
+        """Return how many data records are in a frame: as many as `Format.decode_columns` gives of it."""
+
     def stamp(self, frame: int) -> ProducerStamp | None:
         """Return which producer made a frame, None if it does not say."""
 
@@ -232,3 +235,13 @@ class Format(Protocol):
 
     def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:
         """Return the frame at *position* without the records from *end_offset* on; None if none is left."""
+
+    def without(self, buffer: Buffer, position: int, dropped: Buffer, first: int) -> bytearray:
+        """Return the frame at *position* without the data records whose byte in *dropped* is not 0.
+
+        Its i-th record has byte ``first + i``. The offsets that the frame takes stay, and so does what it says
+        of its producer, even where no record is left. It never grows: a frame that would is as it was.
+
+        Raises:
+            FrameError: If it contradicts itself though its checksum is right.
+        """

@@ -69,6 +69,12 @@ class BatchTable:
             return None
         return self._found.column(HeaderColumn.MAX_TIMESTAMP)[frame]
 
+    def record_count(self, frame: int) -> int:
+        """Return how many records a batch has; a control batch has none for us."""
+        if self._found.column(HeaderColumn.ATTRIBUTES)[frame] & batch.CONTROL:
+            return 0
+        return self._found.column(HeaderColumn.COUNT)[frame]
+
     def stamp(self, frame: int) -> ProducerStamp | None:
         """Return which producer made a batch, None if it does not say."""
         producer_id = self._found.column(HeaderColumn.PRODUCER_ID)[frame]
@@ -277,6 +283,12 @@ class BatchFormat:
         assert columns.offset is not None
         kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
         return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
+
+    def without(self, buffer: Buffer, position: int, dropped: Buffer, first: int) -> bytearray:
+        """Return the batch without some of its records; an empty one keeps offsets and producer."""
+        header = batch.read_header(buffer, position, size_max=INT32_MAX)
+        left = batch.without(buffer, header, dropped, first, _options_of(header))
+        return left if len(left) <= header.size else bytearray(memoryview(buffer)[position : header.end])
 
 
 def _refuse_what_clients_must_not_send(header: BatchHeader) -> None:

@@ -81,6 +81,7 @@ def reopen_active(
         size=end.position,
         next_offset=end.next_offset,
         index_interval_bytes=state.index_interval_bytes,
+        generation=state.active_generation,
     )
     segment = Segment(around.open_files, directory, info, format_)
     bounds = bounds_of(state, info, config.stored_bytes_max)

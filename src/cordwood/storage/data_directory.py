@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Lock, RLock
 from typing import Any
 
@@ -37,8 +37,16 @@ from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
+from cordwood.storage.compactor import Pace, no_pace
 from cordwood.storage.deletion import discard_topic, finish_deletions, remove_moved
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
+from cordwood.storage.maintenance import (
+    Expired,
+    MaintenanceReport,
+    expire_partition,
+    maintain_partition,
+    merged,
+)
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
 from cordwood.storage.publishing import Publisher, promised
@@ -112,6 +120,7 @@ class Opening:
     holder: str = field(default_factory=process.holder)
     uuid: str = field(default_factory=process.new_id)
     node_name: str = field(default_factory=process.host)
+    secret: bytes = field(default_factory=process.new_secret)
 
 
 class DataDirectory:
@@ -494,6 +503,36 @@ class DataDirectory:
         self._check()
         now_ms = self._opening.clock.now_ms()
         return ShareWriter(self._files, self.path, query, batch, task, now_ms, FORMATS["batch"])
+
+    def maintain(self, *, force: bool = False) -> MaintenanceReport:
+        """Do what policies ask for in every partition, one after the other; with *force* compact what can be.
+
+        Also notes hashes of sealed segments and removes abandoned shares. It may take long and holds nothing
+        up: appends and reads go on.
+        """
+        reports = [self.keep_up(log, force=force) for log in self.all_partitions()]
+        hashed = sum(log.hash_sealed() for log in self.all_partitions())
+        return replace(merged(reports), segments_hashed=hashed, shares_removed=self.collect_abandoned())
+
+    def keep_up(
+        self, log: PartitionLog, *, needed_from: int | None = None, pace: Pace = no_pace, force: bool = False
+    ) -> MaintenanceReport:
+        """Do what policies ask for in one partition; see `maintenance.maintain_partition`."""
+        self._check()
+        return maintain_partition(
+            self._around,
+            log,
+            map_bytes=self._opening.config.cleaner_map_bytes,
+            secret=self._opening.secret,
+            needed_from=needed_from,
+            pace=pace,
+            force=force,
+        )
+
+    def expire(self, log: PartitionLog, *, needed_from: int | None = None) -> Expired | None:
+        """Let go of what retention no longer keeps in one partition; see `maintenance.expire_partition`."""
+        self._check()
+        return expire_partition(self._around, log, needed_from=needed_from)
 
     def collect_abandoned(self) -> int:
         """Remove shares that nobody published for a week; return how many. See `staging`."""

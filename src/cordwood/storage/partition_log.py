@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Condition, Lock, RLock
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from cordwood.errors import (
     LogClosed,
     LogFailed,
     OffsetOutOfRange,
+    RecordRefused,
     StorageError,
     UnexpectedOffset,
 )
@@ -23,7 +24,7 @@ from cordwood.formats.format import Format, ProducerStamp, ReceivedFrame, Row
 from cordwood.index.time import NO_TIMESTAMP
 from cordwood.kernels import Buffer
 from cordwood.records import Header
-from cordwood.storage import adoption, truncation
+from cordwood.storage import adoption, swapping, truncation
 from cordwood.storage.active import (
     Surroundings,
     create_store,
@@ -46,6 +47,7 @@ from cordwood.storage.partition_state import (
 )
 from cordwood.storage.producer_keeper import ProducerKeeper
 from cordwood.storage.reading import checked_sha256
+from cordwood.storage.retention import must_seal
 from cordwood.storage.segment import (
     ActiveSegment,
     OwnedSegment,
@@ -95,6 +97,18 @@ class TruncationReport(NamedTuple):
     removed_bytes: int
 
 
+def _all_keyed(rows: Iterable[Row]) -> list[Row]:
+    """Return *rows* if every one has a key: without one nobody could tell what supersedes it.
+
+    Raises:
+        RecordRefused: If one has none.
+    """
+    found = list(rows)
+    if any(row[0] is None for row in found if row):
+        raise RecordRefused("a record without a key in a topic that is compacted")
+    return found
+
+
 class PartitionLog:
     """Append, read, roll, truncate. Made by `recovery.open_partition`.
 
@@ -135,8 +149,11 @@ class PartitionLog:
         self._closed = False
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
+        self._keyed = "compact" in config.cleanup_policy
         self._meter = AppendMeter(around.telemetry)
         self._damaged: set[tuple[str, int]] = set()
+        # Odd while the files of segments are being replaced.
+        self._swaps = 0
         # The largest timestamp may be a producer's; it is ours for sure only where all of them are.
         self._last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
         self._keeper = MarkKeeper(mark, active.store.end, around.clock.monotonic_ns())
@@ -204,6 +221,8 @@ class PartitionLog:
             DiskFull: Nothing was appended; works again once there is space.
             LogFailed: The log takes no more; opening it again recovers what was acknowledged.
         """
+        if self._keyed:
+            rows = _all_keyed(rows)
         with self._lock:
             at = self._begin(expected_offset)
             frame, next_offset, max_timestamp = self.format.encode(
@@ -320,6 +339,8 @@ class PartitionLog:
         expected_offset: int | None = None,
     ) -> Appended:
         """Append one record whose value is *spooled*, in constant memory. Raises as `append` does."""
+        if self._keyed:
+            _all_keyed([(key,)])
         with self._lock:
             at = self._begin(expected_offset)
             frame = self.format.stream(
@@ -461,6 +482,14 @@ class PartitionLog:
             if self._active.store.end:
                 self._roll()
 
+    def seal_idle(self, now_ms: int) -> None:
+        """Seal the active segment if a policy waits for that and no append comes to do it."""
+        with self._lock:
+            self._check()
+            active = self._active
+            if active.store.end and must_seal(active.opened_ms, active.times.largest, self.config, now_ms):
+                self.roll()
+
     def _roll(self) -> None:
         """Roll with the append lock held."""
         files, active = self._around.files, self._active
@@ -474,7 +503,7 @@ class PartitionLog:
                 active.rewrite_indexes()
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
-            info = active.info_now()
+            info = active.info_now(self._around.clock.now_ms())
             state = sealed_state(self.state, info)
             try:
                 store = create_store(files, self.directory, info.next_offset, self.config)
@@ -548,15 +577,23 @@ class PartitionLog:
         """
         while True:
             self._check()
-            view = self._view
+            swaps, view = self._swaps, self._view
             try:
-                return call(view)
+                found = call(view)
             except (CorruptRange, ValueError) as error:
-                self._check()
-                now = self._view
+                # Whoever changes the segments is done with it once the lock can be had.
+                with self._lock:
+                    self._check()
+                    now = self._view
                 if now.segments == view.segments and now.state is view.state:
                     self._note_damage(error)
                     raise
+                continue
+            if swaps == self._swaps and not swaps & 1:
+                return found
+            # What was read may be of the old file or of the new one, which the view does not fit.
+            with self._lock:
+                pass
 
     def _note_damage(self, error: Exception) -> None:
         """Count a range that is refused, once."""
@@ -689,8 +726,82 @@ class PartitionLog:
             self.config = config
             self._durable = config.sync.durable
             self._log_append_time = config.message_timestamp_type == "LogAppendTime"
+            self._keyed = "compact" in config.cleanup_policy
             with self._view_lock:
                 self._view = self._view._replace(frame_size_max=config.stored_bytes_max)
+
+    # --- compacting -------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """What readers see now; never changed, only replaced."""
+        return self._view
+
+    def last_batches(self) -> frozenset[int]:
+        """Return the base offset of the newest batch of each idempotent producer that is known.
+
+        Raises:
+            StorageError: If the log cannot be read now.
+        """
+        with self._lock:
+            self._check()
+            known = self._producers.learn(self._around.clock.now_ms()).known()
+            return frozenset(producer.batches[-1].base_offset for producer in known)
+
+    def swap(self, old: tuple[Segment, ...], new: Segment) -> bool:
+        """Put *new*, whose files are prepared and synced, in the place of *old*, which follow each other.
+
+        Durable on return. False, and nothing has changed, if one of them is not there any more. Readers go
+        on, with the old files or the new ones.
+
+        Raises:
+            DiskFull: Nothing has changed.
+            LogFailed: If it failed after it was committed; opening the log again finishes it.
+        """
+        files = self._around.files
+        with self._lock, self._commit.exclusively():
+            self._check_change()
+            segments = self._view.segments
+            if any(segment not in segments for segment in old):
+                return False
+            try:
+                state = swapping.commit_swap(files, self.directory, self.state, new.info)
+            except OSError as error:
+                raise self._full_or_failed(error, "compacting") from error
+            self._swaps += 1
+            try:
+                state = swapping.finish_swap(files, self.directory, state)
+            except OSError as error:
+                raise self._failed(f"compacting failed after it was committed: {error}") from error
+            at = segments.index(old[0])
+            with self._view_lock:
+                self._view = self._view._replace(
+                    state=state, segments=(*segments[:at], new, *segments[at + len(old) :])
+                )
+            self._swaps += 1
+        for segment in old:
+            self._around.open_files.forget(segment.number)
+        self._around.telemetry.add(SEGMENTS, 1 - len(old))
+        return True
+
+    def note_sealed(self, changed: Mapping[int, SealedInfo]) -> None:
+        """Say other things of sealed segments, by base, whose files stay as they are. Durable on return.
+
+        Raises:
+            DiskFull: Nothing has changed.
+        """
+        with self._lock, self._commit.exclusively():
+            self._check_change()
+            sealed = tuple(changed.get(info.base, info) for info in self.state.sealed)
+            state = msgspec.structs.replace(self.state, sealed=sealed)
+            try:
+                write_state(self._around.files, self.directory, state)
+            except OSError as error:
+                raise self._full_or_failed(error, "noting what segments hold") from error
+            with self._view_lock:
+                self._view = self._view._replace(state=state)
+            for segment, info in zip(self._view.segments, sealed, strict=False):
+                segment.info = info
 
     # --- hashing sealed segments ------------------------------------------------------------------
 
@@ -709,24 +820,17 @@ class PartitionLog:
                     digests[segment.base] = digest
         if not digests:
             return 0
-        with self._lock, self._commit.exclusively():
-            self._check_change()
-            # A truncation may have put another file in a segment's place meanwhile.
-            still = {segment.base for segment in self._view.segments if segment in view.segments}
-            digests = {base: digest for base, digest in digests.items() if base in still}
-            sealed = tuple(
-                msgspec.structs.replace(info, sha256=digests.get(info.base, info.sha256))
-                for info in self.state.sealed
+        with self._lock:
+            # A truncation or a compaction may have put another file in a segment's place meanwhile.
+            still = [segment for segment in self._view.segments if segment in view.segments]
+            digests = {s.base: digests[s.base] for s in still if s.base in digests}
+            self.note_sealed(
+                {
+                    info.base: msgspec.structs.replace(info, sha256=digests[info.base])
+                    for info in self.state.sealed
+                    if info.base in digests
+                }
             )
-            state = msgspec.structs.replace(self.state, sealed=sealed)
-            try:
-                write_state(self._around.files, self.directory, state)
-            except OSError as error:
-                raise self._full_or_failed(error, "noting hashes") from error
-            with self._view_lock:
-                self._view = self._view._replace(state=state)
-            for segment, info in zip(self._view.segments, sealed, strict=False):
-                segment.info = info
         return len(digests)
 
     # --- ending -----------------------------------------------------------------------------------

@@ -25,6 +25,13 @@ class SealedInfo(msgspec.Struct, frozen=True):
     index_crc32c: int = 0
     time_index_crc32c: int = 0
     sha256: str | None = None
+    #: When it got its first record and when it was sealed; how often compaction has rewritten it since, which
+    #: leaves gaps between its offsets.
+    opened_ms: int = NO_TIMESTAMP
+    sealed_ms: int = NO_TIMESTAMP
+    generation: int = 0
+    #: Since when the tombstones in it have nothing left to delete; NO_TIMESTAMP while they may have.
+    tombstones_since_ms: int = NO_TIMESTAMP
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -69,6 +76,10 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     active_base: int
     sealed: tuple[SealedInfo, ...] = ()
     truncating: Cut | None = None
+    #: The generation of the active segment: not 0 where a truncation made a compacted one active again.
+    active_generation: int = 0
+    #: The base of a segment whose new files may not have their names yet.
+    swapping: int | None = None
 
     def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
@@ -99,13 +110,23 @@ def new_state(
 
 def sealed_state(state: PartitionState, info: SealedInfo) -> PartitionState:
     """Return the state after the active segment was sealed as *info* and the next one opened."""
-    return msgspec.structs.replace(state, sealed=(*state.sealed, info), active_base=info.next_offset)
+    return msgspec.structs.replace(
+        state, sealed=(*state.sealed, info), active_base=info.next_offset, active_generation=0
+    )
+
+
+def swapped_state(state: PartitionState, info: SealedInfo) -> PartitionState:
+    """Return the state that commits a swap: *info* takes the place of the segments whose offsets it has."""
+    before = tuple(s for s in state.sealed if s.next_offset <= info.base)
+    after = tuple(s for s in state.sealed if s.base >= info.next_offset)
+    return msgspec.structs.replace(state, sealed=(*before, info, *after), swapping=info.base)
 
 
 def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
     """Return the state that commits a truncation: the segment that is cut is active again and ends there."""
     end = cut.end
     epoch = state.leader_epoch + 1
+    generation = next((s.generation for s in state.sealed if s.base == end.base), state.active_generation)
     # An epoch that began at or after the cut has no records left.
     epochs = tuple(e for e in state.epochs if e.start_offset < end.next_offset)
     return msgspec.structs.replace(
@@ -116,6 +137,7 @@ def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
         active_base=end.base,
         sealed=tuple(s for s in state.sealed if s.base < end.base),
         truncating=cut,
+        active_generation=generation,
     )
 
 

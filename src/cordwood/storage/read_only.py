@@ -29,6 +29,7 @@ from cordwood.storage.partition_state import (
 from cordwood.storage.reading import Bounds, index_frames
 from cordwood.storage.recovery import check_belongs, newest_mark, partition_exists, synced_bound
 from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched, segment_path
+from cordwood.storage.swapping import swap_path
 from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import Fetched, View
 
@@ -110,7 +111,7 @@ class ReadOnlyPartition:
         self._frame_size_max = frame_size_max
         self._guard = Lock()
         self._furthest = (-1, Bound(0, 0, 0))
-        self._known: dict[tuple[type[Segment], int, int], Segment] = {}
+        self._known: dict[tuple[type[Segment], int, int, int], Segment] = {}
 
     @property
     def log_start_offset(self) -> int:
@@ -229,11 +230,17 @@ class ReadOnlyPartition:
             bound.position,
             bound.next_offset,
             index_interval_bytes=state.index_interval_bytes,
+            generation=state.active_generation,
         )
         with self._guard:
             epoch = state.leader_epoch
             cut = state.truncating is not None and state.truncating.copied
             sealed = [self._segment(SealedSegment, info, epoch) for info in state.sealed]
+            for segment in sealed:
+                # A swap that is committed may not have given its new file its name yet.
+                prepared = swap_path(self._directory, segment.base, "log")
+                swapping = segment.base == state.swapping and files.exists(prepared)
+                segment.path = prepared if swapping else segment_path(self._directory, segment.base, "log")
             last = self._segment(FollowedSegment, active, epoch)
             assert isinstance(last, FollowedSegment)
             last.begin(mark)
@@ -255,7 +262,7 @@ class ReadOnlyPartition:
 
     def _segment(self, kind: type[Segment], info: SealedInfo, epoch: int) -> Segment:
         """Return the segment, the same object for as long as its file is the same."""
-        key = (kind, info.base, epoch)
+        key = (kind, info.base, epoch, info.generation)
         segment = self._known.get(key)
         if segment is None:
             segment = self._known[key] = kind(self._open_files, self._directory, info, self._format)

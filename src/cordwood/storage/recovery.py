@@ -16,7 +16,7 @@ from cordwood.formats.format import Ending, Format, FrameTable
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
 from cordwood.kernels.layout import INT64_MAX
-from cordwood.storage import truncation
+from cordwood.storage import swapping, truncation
 from cordwood.storage.active import (
     Surroundings,
     create_store,
@@ -74,6 +74,7 @@ class RecoveryReport:
     whole_frame_cut: bool = False
     indexes_rebuilt: bool = False
     finished_truncation: bool = False
+    finished_swap: bool = False
     removed_leftovers: tuple[str, ...] = ()
     damage: str | None = None
 
@@ -158,6 +159,9 @@ def open_partition(
     if state.truncating is not None:
         state = truncation.finish_cut(around.files, directory, state)
         report = replace(report, finished_truncation=True)
+    if state.swapping is not None:
+        state = swapping.finish_swap(around.files, directory, state)
+        report = replace(report, finished_swap=True)
     marks = read_marks(around.files, mark_path(directory))
     if not marks:
         # No crash takes both slots. Every whole frame is kept all the same, but somebody should know.
@@ -287,6 +291,7 @@ class _Recovery:
             size=end.position,
             next_offset=end.next_offset,
             index_interval_bytes=self.state.index_interval_bytes,
+            generation=self.state.active_generation,
         )
         store = Store(file, end.position, preallocate=self.config.preallocate)
         active = ActiveSegment(
@@ -360,7 +365,11 @@ class _Recovery:
     def _catch_up(self, index: SparseIndex, times: TimeIndex, bound: Bound) -> None:
         """Add the entries of frames from the last one indexed up to *bound*, as far as they can be walked."""
         info = SealedInfo(
-            bound.base, bound.position, bound.next_offset, index_interval_bytes=index.interval_bytes
+            bound.base,
+            bound.position,
+            bound.next_offset,
+            index_interval_bytes=index.interval_bytes,
+            generation=self.state.active_generation,
         )
         segment = Segment(self.around.open_files, self.directory, info, self.format)
         bounds = bounds_of(self.state, info, self.config.stored_bytes_max)
@@ -448,13 +457,16 @@ class _Recovery:
         files, segments = self.around.files, segments_directory(self.directory)
         known = {f"{info.base:020d}" for info in self.state.sealed} | {f"{self.state.active_base:020d}"}
         removed = []
-        for name in files.list(segments):
+        names = files.list(segments)
+        # Tombs last: as long as one is there, what is left of its segment is known to be on its way out.
+        for name in sorted(names, key=lambda name: name.endswith(f".{truncation.TOMB_SUFFIX}")):
             base, _, suffix = name.partition(".")
             if base in known and suffix in truncation.SUFFIXES:
                 continue
             path = join(segments, name)
             below = base.isdigit() and int(base) < min(map(int, known))
-            if suffix == "log" and not below and any(read_file(files, path)):
+            explained = below or f"{base}.{truncation.TOMB_SUFFIX}" in names
+            if suffix == "log" and not explained and any(read_file(files, path)):
                 files.make_directories(self.quarantine)
                 files.sync_directory(parent(self.quarantine))
                 leftover = f"{self.state.topic}-{self.state.partition}-{name}"

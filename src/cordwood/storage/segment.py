@@ -295,8 +295,8 @@ class ActiveSegment(Segment):
             google_crc32c.value(bytes(self.times.entries)),
         )
 
-    def info_now(self) -> SealedInfo:
-        """Return what `partition.json` will say of this segment if it is sealed as it is now."""
+    def info_now(self, now_ms: int) -> SealedInfo:
+        """Return what `partition.json` will say of this segment if it is sealed as it is, at *now_ms*."""
         return SealedInfo(
             base=self.base,
             size=self.store.end,
@@ -305,6 +305,9 @@ class ActiveSegment(Segment):
             index_interval_bytes=self.index.interval_bytes,
             index_crc32c=self.flushed.index_crc,
             time_index_crc32c=self.flushed.time_crc,
+            opened_ms=self.opened_ms,
+            sealed_ms=now_ms,
+            generation=self.info.generation,
         )
 
 

@@ -22,6 +22,8 @@ COPY_BYTES = 8 << 20
 SUFFIXES = ("idx", "timeidx", "log")
 #: The file that is to become ``<base>.log`` once the truncation is committed.
 CUT_SUFFIX = "log.cut"
+#: The file that says of a segment which no state names any more that its files are going.
+TOMB_SUFFIX = "tomb"
 
 
 def plan_cut(segment: Segment, end_offset: int, bounds: Bounds) -> Cut:
@@ -91,12 +93,23 @@ def finish_cut(files: Files, directory: str, state: PartitionState) -> Partition
 
 
 def remove_segments(files: Files, directory: str, bases: Iterable[int]) -> None:
-    """Remove the files of segments that no state names any more. Durable on return."""
-    removed = False
-    for base in bases:
+    """Remove the files of segments that no state names any more. Durable on return.
+
+    Each gets a tomb first. So whoever finds part of a segment after a crash knows that it was let go, and by
+    whom, and removes the rest.
+    """
+    going, segments = list(bases), segments_directory(directory)
+    if not going:
+        return
+    for base in going:
+        with contextlib.suppress(FileExistsError):
+            files.open(segment_path(directory, base, TOMB_SUFFIX), "create").close()
+    files.sync_directory(segments)
+    for base in going:
         for suffix in SUFFIXES:
             with contextlib.suppress(FileNotFoundError):
                 files.unlink(segment_path(directory, base, suffix))
-                removed = True
-    if removed:
-        files.sync_directory(segments_directory(directory))
+    files.sync_directory(segments)
+    for base in going:
+        files.unlink(segment_path(directory, base, TOMB_SUFFIX))
+    files.sync_directory(segments)

@@ -186,7 +186,7 @@ def bounds_of(state: PartitionState, info: SealedInfo, frame_size_max: int) -> B
     return Bounds(
         end=info.size,
         next_offset=info.next_offset,
-        dense=True,
+        dense=not info.generation,
         epochs=state.epochs_within(info.base, info.next_offset),
         size_max=frame_size_max,
     )

@@ -1,0 +1,132 @@
+"""One pass of upkeep over a partition: seal what is idle, let expired segments go, compact."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cordwood.errors import CordwoodError, CorruptRange, LogClosed
+from cordwood.storage.active import Surroundings
+from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
+from cordwood.storage.compactor import CompactionReport, Pace, compact_partition, no_pace
+from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.retention import Expiry, expired_segments
+from cordwood.storage.store import as_storage_error
+from cordwood.telemetry import BYTES_RECLAIMED, SEGMENTS_DELETED
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What retention removed from a partition. ``records`` counts offsets, gaps of compaction included."""
+
+    topic: str
+    partition: int
+    segments: tuple[Expiry, ...]
+    log_start_offset: int
+    records: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the segments that went."""
+        return sum(segment.size for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """What a pass of upkeep did. ``failures`` are sentences about partitions that it could not keep up."""
+
+    expired: tuple[Expired, ...] = ()
+    compacted: tuple[CompactionReport, ...] = ()
+    failures: tuple[str, ...] = ()
+    segments_hashed: int = 0
+    shares_removed: int = 0
+
+    @property
+    def records_removed(self) -> int:
+        """How many records went, by retention and by compaction."""
+        dropped = sum(report.records_dropped for report in self.compacted)
+        return dropped + sum(expired.records for expired in self.expired)
+
+
+def expire_partition(
+    around: Surroundings, log: PartitionLog, *, needed_from: int | None = None
+) -> Expired | None:
+    """Let go of what retention no longer keeps, and say what that was; None if nothing was.
+
+    The log start moves, durably, before any file goes. *needed_from* is the first offset that somebody has
+    not read yet.
+
+    Raises:
+        DiskFull: Nothing has changed.
+    """
+    now_ms = around.clock.now_ms()
+    log.seal_idle(now_ms)
+    before = log.log_start_offset
+    going = expired_segments(
+        log.state.sealed,
+        log.config,
+        active_bytes=log.active_size,
+        high_watermark=log.high_watermark,
+        now_ms=now_ms,
+        needed_from=needed_from,
+    )
+    if not going:
+        return None
+    log.advance_log_start(going[-1].next_offset)
+    around.telemetry.add(SEGMENTS_DELETED, len(going))
+    around.telemetry.add(BYTES_RECLAIMED, sum(segment.size for segment in going))
+    if log.config.retention_ms >= 0:
+        state = log.state
+        checkpoint = read_checkpoint(around.files, log.directory, state, around.telemetry)
+        try:
+            write_checkpoint(
+                around.files,
+                log.directory,
+                state,
+                checkpoint,
+                now_ms=now_ms,
+                retention_horizon_ms=now_ms - log.config.retention_ms,
+            )
+        except OSError as error:
+            raise as_storage_error(error, "writing the cleaner's checkpoint") from error
+    after = log.log_start_offset
+    return Expired(log.state.topic, log.state.partition, tuple(going), after, after - before)
+
+
+def maintain_partition(
+    around: Surroundings,
+    log: PartitionLog,
+    *,
+    map_bytes: int,
+    secret: bytes,
+    needed_from: int | None = None,
+    pace: Pace = no_pace,
+    force: bool = False,
+) -> MaintenanceReport:
+    """Do all that is due for one partition. What cannot be done is said in the report."""
+    expired: tuple[Expired, ...] = ()
+    compacted: tuple[CompactionReport, ...] = ()
+    try:
+        found = expire_partition(around, log, needed_from=needed_from)
+        expired = () if found is None else (found,)
+        if "compact" in log.config.cleanup_policy:
+            report = compact_partition(
+                around, log, map_bytes=map_bytes, secret=secret, pace=pace, force=force
+            )
+            compacted = () if report is None else (report,)
+    except LogClosed:
+        # Deleted or closed meanwhile: there is nothing left to keep up.
+        pass
+    except CordwoodError as error:
+        where = f"partition {log.state.partition} of topic {log.state.topic}"
+        what = "is not compacted" if isinstance(error, CorruptRange) else "could not be kept up"
+        return MaintenanceReport(expired, compacted, (f"{where} {what}: {error}",))
+    return MaintenanceReport(expired, compacted)
+
+
+def merged(reports: list[MaintenanceReport]) -> MaintenanceReport:
+    """Return several reports as one."""
+    return MaintenanceReport(
+        tuple(each for report in reports for each in report.expired),
+        tuple(each for report in reports for each in report.compacted),
+        tuple(each for report in reports for each in report.failures),
+    )

@@ -1,0 +1,320 @@
+"""Compaction: the last record of each key stays, at its offset, whatever happens beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import pytest
+from support.clocks import ManualClock
+
+import cordwood
+from cordwood.config import TopicConfig, load_broker_config
+from cordwood.embedded import Log, Topic
+from cordwood.errors import CorruptRange, OutOfSequence, RecordRefused
+from cordwood.formats.batch import BatchOptions, encode_records
+from cordwood.formats.native import BatchFormat
+from cordwood.records import Record
+from cordwood.storage.compaction import group_segments, plan_compaction
+from cordwood.storage.data_directory import DataDirectory, Opening
+from cordwood.storage.files import Files, read_file, write_all
+from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.partition_state import SealedInfo
+from cordwood.storage.verify import verify_directory
+
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": "600", "min.cleanable.dirty.ratio": "0"}
+HOUR = 3_600_000
+DATA = "/data"
+
+
+@pytest.fixture
+def disk() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def fill(topic: Topic, rows: list[tuple[bytes, bytes | None]], batch: int = 3) -> None:
+    for start in range(0, len(rows), batch):
+        topic.append_many(rows[start : start + batch], partition=0)
+
+
+def rows_of(count: int, keys: int, seed: int = 1) -> list[tuple[bytes, bytes | None]]:
+    dice = random.Random(seed)
+    return [(b"k%d" % dice.randrange(keys), b"value %d" % number) for number in range(count)]
+
+
+def survivors(before: list[Record], sealed_end: int) -> list[Record]:
+    """Return what compaction of everything below *sealed_end* leaves of *before*."""
+    last = {record.key: record.offset for record in before if record.offset < sealed_end}
+    return [r for r in before if r.offset >= sealed_end or r.key is None or last[r.key] == r.offset]
+
+
+def read(topic: Topic, start: int = 0) -> list[Record]:
+    return list(topic.read(0, start))
+
+
+def sealed_end(log: Log, topic: str = "t") -> int:
+    return log._writable().partition(topic, 0).state.active_base
+
+
+def segment_files(files: Files) -> list[str]:
+    directory = f"{DATA}/topics/t/0/segments"
+    return [f"{directory}/{name}" for name in sorted(files.list(directory)) if name.endswith(".log")]
+
+
+def flip_bit(files: Files, path: str, position: int) -> None:
+    with contextlib.closing(files.open(path, "write")) as file:
+        (byte,) = file.read_at(position, 1)
+        write_all(file, position, bytes([byte ^ 1]))
+
+
+def check_sound(files: Files) -> None:
+    report = verify_directory(files, DATA)
+    assert report.sound, report.findings
+
+
+def test_the_last_record_of_each_key_stays_at_its_offset(disk: MemoryFiles) -> None:
+    with cordwood.open(DATA, files=disk) as log:
+        topic = log.topic("t", config=COMPACT)
+        fill(topic, rows_of(200, 20))
+        topic.roll()
+        fill(topic, rows_of(10, 20, seed=2))
+        before = read(topic)
+        (report,) = log.maintain().compacted
+        after = read(topic)
+        assert after == survivors(before, sealed_end(log))
+        assert report.records_dropped == len(before) - len(after)
+        assert report.bytes_after < report.bytes_before
+        assert topic.high_watermark(0) == 210
+        for offset in range(211):
+            assert read(topic, offset) == [record for record in after if record.offset >= offset]
+    check_sound(disk)
+    with cordwood.open(DATA, files=disk) as log:
+        assert read(log.topic("t")) == after
+    with cordwood.open(DATA, files=disk, read_only=True) as log:
+        assert read(log.topic("t")) == after
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_run_of_appends_and_compactions_is_what_a_dictionary_says(disk: MemoryFiles, seed: int) -> None:
+    """Batches of any size and compression cannot be had here; sizes, tombstones and restarts can."""
+    dice = random.Random(seed)
+    print(f"seed {seed}")
+    clock = ManualClock()
+    expected: dict[bytes, bytes | None] = {}
+    log = cordwood.open(DATA, files=disk, clock=clock)
+    topic = log.topic("t", config={**COMPACT, "delete.retention.ms": str(HOUR)})
+    for _ in range(12):
+        for _ in range(dice.randrange(1, 8)):
+            rows: list[tuple[bytes, bytes | None]] = []
+            for _ in range(dice.randrange(1, 9)):
+                value = None if dice.random() < 0.2 else b"v%d" % dice.randrange(10**6)
+                rows.append((b"k%d" % dice.randrange(12), value))
+            topic.append_many(rows, partition=0)
+            expected.update(rows)
+        if dice.random() < 0.5:
+            topic.roll()
+        clock.advance(dice.randrange(HOUR))
+        before = read(topic)
+        report = log.maintain(force=True)
+        assert report.failures == ()
+        kept = read(topic)
+        assert {r.offset for r in kept} <= {r.offset for r in before}
+        state = {record.key: record.value for record in kept}
+        assert {k: v for k, v in state.items() if v is not None} == {
+            k: v for k, v in expected.items() if v is not None
+        }
+        if dice.random() < 0.4:
+            log.close()
+            check_sound(disk)
+            log = cordwood.open(DATA, files=disk, clock=clock)
+            topic = log.topic("t")
+            assert read(topic) == kept
+    log.close()
+    check_sound(disk)
+
+
+def test_a_tombstone_stays_for_delete_retention_and_then_goes(disk: MemoryFiles) -> None:
+    clock = ManualClock()
+    with cordwood.open(DATA, files=disk, clock=clock) as log:
+        topic = log.topic("t", config={**COMPACT, "delete.retention.ms": str(HOUR)})
+        topic.append(b"old", key=b"k")
+        topic.append(None, key=b"k")
+        topic.append(b"other", key=b"o")
+        topic.roll()
+        log.maintain()
+        assert [(r.key, r.value) for r in read(topic)] == [(b"k", None), (b"o", b"other")]
+        clock.advance(HOUR - 1)
+        log.maintain()
+        assert [r.key for r in read(topic)] == [b"k", b"o"]
+        clock.advance(1)
+        (report,) = log.maintain().compacted
+        assert report.tombstones_dropped == 1
+        assert [r.key for r in read(topic)] == [b"o"]
+        assert log.maintain().compacted == ()
+
+
+def test_a_log_whose_last_record_went_still_ends_where_it_ended(disk: MemoryFiles) -> None:
+    """The shell of the last frame leads readers to the end."""
+    clock = ManualClock()
+    with cordwood.open(DATA, files=disk, clock=clock) as log:
+        topic = log.topic("t", config={**COMPACT, "delete.retention.ms": "0"})
+        topic.append(b"a", key=b"k")
+        topic.append(None, key=b"k")
+        topic.roll()
+        log.maintain(force=True)
+        clock.advance(1)
+        log.maintain(force=True)
+        assert read(topic) == []
+        fetched = log._writable().partition("t", 0).read(0, 1 << 20)
+        assert fetched.next_offset == fetched.high_watermark == 2
+        assert topic.append(b"b", key=b"k").offset == 2
+        assert [r.value for r in read(topic)] == [b"b"]
+    check_sound(disk)
+
+
+def test_a_record_without_a_key_is_refused_and_one_that_is_there_survives(disk: MemoryFiles) -> None:
+    with cordwood.open(DATA, files=disk) as log:
+        topic = log.topic("t")
+        topic.append_many([(None, b"plain"), (b"k", b"1"), (b"k", b"2")], partition=0)
+        log._writable().alter_topic("t", config=COMPACT)
+        with pytest.raises(RecordRefused, match="without a key"):
+            topic.append(b"keyless")
+        with pytest.raises(RecordRefused, match="without a key"):
+            topic.append_many([(b"k", b"3"), (None, b"4")], partition=0)
+        with pytest.raises(RecordRefused, match="without a key"):
+            topic.append_stream([b"5"], partition=0)
+        topic.roll()
+        log.maintain()
+        assert [r.value for r in read(topic)] == [b"plain", b"2"]
+
+
+def test_keys_that_do_not_fit_the_map_take_several_passes(disk: MemoryFiles) -> None:
+    """1,024 bytes are 32 slots, so 24 keys a pass."""
+    rows = rows_of(400, 100)
+    config, _ = load_broker_config({"log.cleaner.dedupe.buffer.size": "1024"}, environment={})
+    log = Log(DataDirectory(Opening(disk, DATA, config)))
+    topic = log.topic("t", config=COMPACT)
+    fill(topic, rows)
+    topic.roll()
+    before = read(topic)
+    (report,) = log.maintain().compacted
+    assert report.passes > 3
+    assert read(topic) == survivors(before, 400)
+    log.close()
+    check_sound(disk)
+
+
+def test_damage_stops_compaction_before_anything_is_lost(disk: MemoryFiles) -> None:
+    with cordwood.open(DATA, files=disk) as log:
+        topic = log.topic("t", config=COMPACT)
+        fill(topic, rows_of(60, 5))
+        topic.roll()
+    segments = segment_files(disk)
+    flip_bit(disk, segments[1], 100)
+    before = [read_file(disk, segment) for segment in segments]
+    with cordwood.open(DATA, files=disk) as log:
+        report = log.maintain()
+        (failure,) = report.failures
+        assert failure.startswith(f"partition 0 of topic t is not compacted: {segments[1]} at byte ")
+        assert [read_file(disk, segment) for segment in segments] == before
+        with pytest.raises(CorruptRange):
+            read(log.topic("t"))
+
+
+def test_a_reader_on_old_segments_sees_them_or_the_new_ones_and_each_survivor_once(disk: MemoryFiles) -> None:
+    """C4: a reading that began before the compaction goes on through it, in order."""
+    with cordwood.open(DATA, files=disk) as log:
+        topic = log.topic("t", config=COMPACT)
+        fill(topic, rows_of(300, 30))
+        topic.roll()
+        before = read(topic)
+        kept = survivors(before, 300)
+        for turn in (0, 1, 57, 150, 299):
+            reading = topic.read(0, 0)
+            beside = cordwood.open(DATA, files=disk, read_only=True)
+            reading_beside = beside.topic("t").read(0, 0)
+            seen = [next(reading) for _ in range(min(turn, 20))]
+            seen_beside = [next(reading_beside) for _ in range(min(turn, 20))]
+            log.maintain(force=True)
+            for found, rest in ((seen, reading), (seen_beside, reading_beside)):
+                found += rest
+                offsets = [record.offset for record in found]
+                assert offsets == sorted(set(offsets))
+                assert {r.offset for r in kept} <= set(offsets)
+            beside.close()
+
+
+def test_an_idempotent_producer_goes_on_after_its_records_were_compacted_away(disk: MemoryFiles) -> None:
+    """O6: without the shell of its last batch, whoever learns the producers anew would not know it."""
+
+    def send(log: PartitionLog, sequence: int, count: int) -> tuple[int, int]:
+        options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=sequence)
+        sent = encode_records([(b"k%d" % n, b"early") for n in range(count)], 1000, options)
+        return log.append_received(BatchFormat().receive(memoryview(sent), size_max=1 << 20))[:2]
+
+    with cordwood.open(DATA, files=disk) as log:
+        partition = log._writable()
+        log.topic("t", config=COMPACT)
+        send(partition.partition("t", 0), 0, 2)
+        send(partition.partition("t", 0), 2, 1)
+        topic = log.topic("t")
+        topic.append_many([(b"k0", b"later"), (b"k1", b"later")], partition=0)
+        topic.roll()
+        log.maintain()
+        assert {record.value for record in topic.read(0)} == {b"later"}
+    if disk.exists(f"{DATA}/topics/t/0/producers.json"):
+        disk.unlink(f"{DATA}/topics/t/0/producers.json")
+    with cordwood.open(DATA, files=disk) as log:
+        again = log._writable().partition("t", 0)
+        assert send(again, 2, 1) == (2, 3), "answered with the offsets of the original"
+        with pytest.raises(OutOfSequence):
+            send(again, 9, 1)
+        assert send(again, 3, 1)[0] == again.log_end_offset - 1
+    check_sound(disk)
+
+
+def info(base: int, end: int, size: int = 100, **more: Any) -> SealedInfo:
+    return SealedInfo(base, size, end, **more)
+
+
+def test_planning_waits_for_enough_to_compact_and_for_lags() -> None:
+    config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.5)
+    sealed = [info(0, 10), info(10, 20), info(20, 30)]
+    assert plan_compaction(sealed, 30, config, 0) is None
+    assert plan_compaction(sealed, 20, config, 0) is None, "a third is dirty"
+    found = plan_compaction(sealed, 10, config, 0)
+    assert found is not None
+    assert (found.dirty_from, found.end) == (10, 30)
+    assert plan_compaction(sealed, 20, config, 0, force=True) is not None
+    assert plan_compaction([], 0, config, 0, force=True) is None
+    lagging = TopicConfig(cleanup_policy="compact", min_compaction_lag_ms=50)
+    timed = [info(0, 10, max_timestamp=100), info(10, 20, max_timestamp=200)]
+    found = plan_compaction(timed, 0, lagging, 200)
+    assert found is not None
+    assert found.end == 10
+    assert plan_compaction(timed, 0, lagging, 120) is None
+    overdue = TopicConfig(cleanup_policy="compact", max_compaction_lag_ms=50)
+    opened = [info(0, 10, size=1000), info(10, 20, size=1, opened_ms=100)]
+    assert plan_compaction(opened, 10, overdue, 150) is None
+    assert plan_compaction(opened, 10, overdue, 151) is not None
+
+
+def test_groups_are_no_larger_than_a_segment_and_waiting_tombstones_stay_alone() -> None:
+    config = TopicConfig(cleanup_policy="compact", segment_bytes=250, delete_retention_ms=10)
+    sealed = [info(n, n + 1) for n in range(5)]
+    plan = plan_compaction(sealed, 0, config, 100, force=True)
+    assert plan is not None
+    assert [[i.base for i in group] for group in group_segments(plan, 5, config, 100)] == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
+    assert [[i.base for i in group] for group in group_segments(plan, 3, config, 100)] == [[0, 1], [2]]
+    sealed[1] = info(1, 2, tombstones_since_ms=95)
+    plan = plan_compaction(sealed, 0, config, 100, force=True)
+    assert plan is not None
+    groups = [[i.base for i in group] for group in group_segments(plan, 5, config, 100)]
+    assert groups == [[0], [1], [2, 3], [4]]
+    assert [[i.base for i in g] for g in group_segments(plan, 5, config, 105)] == [[0, 1], [2, 3], [4]]
