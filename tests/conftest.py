@@ -20,6 +20,7 @@ COUNTING = (
     "tests/crash/",
     "tests/protocol/",
     "tests/server/",
+    "tests/spark/test_export_",
     "tests/spark/test_sink_",
     "tests/test_architecture.py",
     "tests/storage/test_rot.py",

@@ -7,7 +7,10 @@ import importlib
 import click
 
 # Each job: where its command is, and its line in the overview.
-_JOBS: dict[str, tuple[str, str]] = {}
+_JOBS: dict[str, tuple[str, str]] = {
+    "export": ("cordwood.cli.pipeline.export:export", "Topics as Parquet files, incrementally."),
+    "stats": ("cordwood.cli.pipeline.stats:stats", "Sizes, rates, key skew and times of topics."),
+}
 
 
 class _Jobs(click.Group):
