@@ -340,6 +340,20 @@ class Coordinator:
                 found[name] = places
         return found
 
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """Return the smallest offset that a group has committed in a partition, None if none has.
+
+        While groups are not loaded that is 0: nobody knows what they have read.
+        """
+        if not self.loaded:
+            return 0
+        found = [
+            offsets[topic, partition].offset
+            for offsets in self._offsets.values()
+            if (topic, partition) in offsets
+        ]
+        return min(found, default=None)
+
     def expired(self, now_ms: int) -> dict[str, list[Place]]:
         """Return the offsets that are kept for too long: those of groups without members.
 

@@ -15,8 +15,11 @@ from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
 from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.compactor import Pace
 from cordwood.storage.data_directory import FORMATS, DataDirectory
+from cordwood.storage.maintenance import MaintenanceReport as Upkept
 from cordwood.storage.partition_log import PartitionLog
+from cordwood.telemetry import Telemetry
 
 #: How much is read at a time of a topic that is read whole.
 ROWS_BYTES = 1 << 20
@@ -48,6 +51,11 @@ class Node:
     def cluster_id(self) -> str:
         """What the data directory is called for good."""
         return self._directory.identity.uuid
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What is counted here."""
+        return self._directory.telemetry
 
     def append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None = None) -> Placed:
         """Append a batch that a client encoded, checked, in a buffer that may be changed. Not durable.
@@ -170,6 +178,33 @@ class Node:
                         for record in run.format.decode(run.buffer, position):
                             yield record.key, record.value
                 offset = fetched.next_offset
+
+    def to_keep_up(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:
+        """Return the partitions whose topics have a policy that may ask for something. Touches no file."""
+        found = []
+        for entry in list(self._directory.topics.values()):
+            config = self._directory.config_of(entry.config)
+            limited = config.retention_ms >= 0 or config.retention_bytes >= 0
+            deletes = retention and limited and "delete" in config.cleanup_policy
+            if deletes or (compaction and "compact" in config.cleanup_policy):
+                found += [(entry.name, partition) for partition in range(entry.partitions)]
+        return found
+
+    def keep_up(self, topic: str, partition: int, *, needed_from: int | None, pace: Pace) -> Upkept:
+        """Do what policies ask for in one partition; *needed_from* is what a group has not committed past.
+
+        Raises:
+            StorageError: If it cannot be opened.
+        """
+        try:
+            log = self._directory.find_partition(topic, partition)
+        except UnknownTopic:
+            return Upkept()
+        if log is None:
+            return Upkept()
+        if not log.config.retention_waits_for_groups:
+            needed_from = None
+        return self._directory.keep_up(log, needed_from=needed_from, pace=pace)
 
     def collect_abandoned(self) -> None:
         """Remove what queries staged and did not come back for.

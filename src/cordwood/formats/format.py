@@ -239,7 +239,7 @@ class Format(Protocol):
     def without(self, buffer: Buffer, position: int, dropped: Buffer, first: int) -> bytearray:
         """Return the frame at *position* without the data records whose byte in *dropped* is not 0.
 
-        Its i-th record has byte ``first + i``. The offsets that the frame takes stay, and so does what it says
+        Its i-th record has byte ``first + i``. The offsets that the frame takes stay, as does what it says
         of its producer, even where no record is left. It never grows: a frame that would is as it was.
 
         Raises:

@@ -23,6 +23,7 @@ from cordwood.server.memory import TRIM_SECONDS, find_trim
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
 from cordwood.server.service import Service
+from cordwood.server.upkeep import Upkeep
 
 #: Threads that read files for fetches.
 READERS = 4
@@ -63,6 +64,7 @@ class Server:
         self._trim = find_trim()
         self._trim_due_ns = 0
         self._context: Context | None = None
+        self._upkeep: Upkeep | None = None
 
     def start(self) -> None:
         """Listen, and serve from now on.
@@ -102,6 +104,10 @@ class Server:
         )
         groups.start()
         self._context.publishing.run_for(node.collect_abandoned, _note_leftovers)
+        self._upkeep = Upkeep(
+            node, config, self._clock, loop, Workers("upkeep", 1, post), coordinator.needed_from
+        )
+        self._upkeep.start()
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
 
@@ -158,6 +164,8 @@ class Server:
             self._checker.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
+        if self._upkeep is not None:
+            self._upkeep.close()
         if self._context is not None:
             self._context.closing = True
             for connection in list(self._connections):
@@ -174,6 +182,8 @@ class Server:
             await self._loop.run_in_executor(None, self._context.readers.close)
             await self._loop.run_in_executor(None, self._context.publishing.close)
             await self._loop.run_in_executor(None, self._context.changes.close)
+        if self._upkeep is not None:
+            await self._loop.run_in_executor(None, self._upkeep.join)
         await self._loop.run_in_executor(None, self._node.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:

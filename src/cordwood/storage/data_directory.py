@@ -275,6 +275,11 @@ class DataDirectory:
                     discard_topic(self._files, self.path, deleted)
                     return
 
+    @property
+    def telemetry(self) -> Telemetry:
+        """What is counted here."""
+        return self._opening.telemetry
+
     def topic_by_id(self, topic_id: str) -> TopicEntry | None:
         """Return the topic with this id, if there is one."""
         self._check()

@@ -1,0 +1,146 @@
+"""Retention and compaction beside requests, as a client of the server sees them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from support.clocks import ManualClock
+
+import cordwood
+from cordwood.server.upkeep import ClockWatch
+
+SECONDS_MAX = 20.0
+#: Look for work all the time.
+EAGER = {"log.retention.check.interval.ms": "20", "log.cleaner.backoff.ms": "20"}
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def make_topic(broker: cordwood.Broker, name: str, config: dict[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(10)
+
+
+def send(broker: cordwood.Broker, topic: str, rows: list[tuple[str | None, str | None]]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    for key, value in rows:
+        producer.produce(topic, key=key, value=value)
+        producer.flush(10)
+
+
+def read_all(broker: cordwood.Broker, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+    """Read what there is from the beginning, to the end that the broker tells."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "any", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None, "the consumer does not come to the end"
+        if message.error() is not None:
+            break
+        found.append((message.offset(), message.key(), message.value()))
+    consumer.close()
+    return found
+
+
+def start_offset(broker: cordwood.Broker, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any"})
+    low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+    consumer.close()
+    return int(low)
+
+
+def test_a_served_topic_is_compacted_and_clients_read_it_through_its_gaps(tmp_path: Path) -> None:
+    config = {"cleanup.policy": "compact", "segment.bytes": "300", "min.cleanable.dirty.ratio": "0.01"}
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        make_topic(broker, "t", config)
+        rows: list[tuple[str | None, str | None]] = [(f"k{n % 3}", f"value {n}") for n in range(30)]
+        send(broker, "t", rows)
+        until(lambda: len(read_all(broker, "t")) <= 8, "nothing is compacted")
+        found = read_all(broker, "t")
+        assert {key: value for _, key, value in found} == {
+            b"k%d" % (n % 3): b"value %d" % n for n in (27, 28, 29)
+        }
+        offsets = [offset for offset, _, _ in found]
+        assert offsets == sorted(set(offsets))
+        assert offsets[-1] == 29
+
+
+def test_retention_moves_the_start_of_a_served_topic(tmp_path: Path) -> None:
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        make_topic(broker, "t", {"segment.bytes": "300", "retention.bytes": "400"})
+        send(broker, "t", [(None, f"value {n}") for n in range(20)])
+        until(lambda: start_offset(broker, "t") > 5, "nothing is deleted")
+        found = read_all(broker, "t")
+        assert [offset for offset, _, _ in found] == list(range(found[0][0], 20))
+
+
+def test_retention_waits_for_a_group_where_it_is_told_to(tmp_path: Path) -> None:
+    config = {"segment.bytes": "300", "retention.bytes": "0", "cordwood.retention.wait.for.groups": "true"}
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        make_topic(broker, "t", config)
+        make_topic(broker, "plain", {"segment.bytes": "300", "retention.bytes": "0"})
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+        def commit(offset: int) -> None:
+            offsets = [TopicPartition("t", 0, offset), TopicPartition("plain", 0, offset)]
+            request = [ConsumerGroupTopicPartitions("slow", offsets)]
+            admin.alter_consumer_group_offsets(request)["slow"].result(10)
+
+        commit(0)
+        for topic in ("t", "plain"):
+            send(broker, topic, [(None, f"value {n}") for n in range(20)])
+        # The topic beside it, which waits for nobody, shows that retention was there.
+        until(lambda: start_offset(broker, "plain") > 10, "nothing is deleted")
+        assert start_offset(broker, "t") == 0
+        commit(11)
+        until(lambda: start_offset(broker, "t") > 5, "nothing is deleted")
+        assert start_offset(broker, "t") <= 11
+
+
+def test_groups_survive_the_compaction_of_their_topic(tmp_path: Path) -> None:
+    """Every commit is a record; only the last of each partition is needed."""
+    config = {**EAGER, "log.cleaner.min.cleanable.ratio": "0.01", "log.segment.bytes": "2000"}
+    with cordwood.Broker(tmp_path / "data", config=config) as broker:
+        make_topic(broker, "t", {})
+        send(broker, "t", [(None, "x")] * 10)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for number in range(60):
+            offsets = [TopicPartition("t", 0, number % 10)]
+            request = [ConsumerGroupTopicPartitions(f"g{number % 2}", offsets)]
+            admin.alter_consumer_group_offsets(request)[f"g{number % 2}"].result(10)
+        segments = tmp_path / "data/topics/__consumer_offsets/0/segments"
+        until(lambda: sum(path.stat().st_size for path in segments.glob("*.log")) < 4000, "not compacted")
+    with cordwood.Broker(tmp_path / "data", config=config) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for group, expected in (("g0", 8), ("g1", 9)):
+            found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+            assert [each.offset for each in found.topic_partitions] == [expected]
+
+
+def test_a_clock_that_jumps_freezes_deletes_until_it_was_steady_for_a_while() -> None:
+    clock = ManualClock()
+    watch = ClockWatch(clock, jump_ms=60_000, freeze_ms=3_600_000)
+    clock.advance(10**9)
+    assert not watch.is_frozen(), "time that goes by is no jump"
+    clock.ms += 60_001
+    assert watch.is_frozen()
+    clock.advance(3_599_999)
+    assert watch.is_frozen()
+    clock.advance(1)
+    assert not watch.is_frozen()
+    clock.set_back(60_001)
+    assert watch.is_frozen()
+    clock.advance(3_600_000)
+    clock.ms += 60_000
+    assert not watch.is_frozen(), "as much as clocks are set by now and then"
