@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from typing import Any
 
 import pytest
-from support.clocks import ManualClock
+from support.clocks import HookedFiles, ManualClock
 
 import cordwood
 from cordwood.config import TopicConfig, load_broker_config
@@ -318,3 +319,53 @@ def test_groups_are_no_larger_than_a_segment_and_waiting_tombstones_stay_alone()
     groups = [[i.base for i in group] for group in group_segments(plan, 5, config, 100)]
     assert groups == [[0], [1], [2, 3], [4]]
     assert [[i.base for i in g] for g in group_segments(plan, 5, config, 105)] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["by its writer", "beside it"])
+def test_a_file_that_is_replaced_under_a_reading_never_makes_it_skip_a_survivor(read_only: bool) -> None:
+    """C4. A compacted segment is compacted again just before a reader of the old one opens its file.
+
+    Frames of the new file may lie exactly where the index of the old one leads, further on in the log.
+    """
+    swapped = 0
+    for keys, start in itertools.product(range(2, 10), range(0, 40, 4)):
+        disk = MemoryFiles()
+        with cordwood.open(DATA, files=disk) as log:
+            fill_twice(log, keys)
+            expected = {r.offset for r in survivors(read(log.topic("t")), 50) if r.offset >= start}
+        hooked = HookedFiles(disk)
+        writer = cordwood.open(DATA, files=disk if read_only else hooked)
+        reader = cordwood.open(DATA, files=hooked, read_only=True) if read_only else writer
+        met = []
+
+        def compact(kind: str, path: str, writer: Log = writer, met: list[str] = met) -> None:
+            if kind == "open" and path.endswith(f"{0:020d}.log") and not met:
+                met.append(path)
+                writer.maintain(force=True)
+
+        topic = reader.topic("t")
+        hooked.before = compact
+        found = [record.offset for record in topic.read(0, start)]
+        hooked.before = lambda kind, path: None
+        swapped += len(met)
+        assert found == sorted(set(found))
+        assert expected <= set(found), f"{keys} keys, from offset {start}"
+        writer.close()
+        reader.close()
+    print(f"{swapped} readings met a swap")
+    assert swapped >= 70
+
+
+def fill_twice(log: Log, keys: int) -> None:
+    """One segment that was compacted, and one after it that supersedes some of what is left there.
+
+    Frames have one size and all are indexed: whatever goes, the next ones move to where others were.
+    """
+    topic = log.topic("t", config={**COMPACT, "segment.bytes": "100000", "index.interval.bytes": "0"})
+    for number in range(40):
+        topic.append(b"%04d" % number, key=b"%02d" % (number % keys if number < 20 else number))
+    topic.roll()
+    log.maintain(force=True)
+    for number in range(10):
+        topic.append(b"late", key=b"%02d" % (20 + 2 * number))
+    topic.roll()

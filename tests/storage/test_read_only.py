@@ -167,7 +167,7 @@ def test_a_reader_survives_what_the_writer_does_between_its_reads(tmp_path: Path
         with pytest.raises(OffsetOutOfRange) as caught:
             log.topic("orders").read(start=29)
         assert (caught.value.start, caught.value.end) == (30, 39)
-        write("log.maintain()")
+        write("log.maintain() and None")
         write("topic.truncate(0, 30)")
         assert values(log) == []
 

@@ -180,7 +180,10 @@ class ReadOnlyPartition:
         for _ in range(_SETTLING_TRIES):
             path = view.segments[-1].path
             try:
-                return call(self._indexed(view))
+                found = call(self._indexed(view))
+                if not self._swapped_since(view):
+                    return found
+                view = self._view()
             except CorruptRange:
                 now = self._view()
                 same = now.state == view.state and now.position == view.position
@@ -193,6 +196,19 @@ class ReadOnlyPartition:
                     now = self._view()
                 view = now
         return call(self._indexed(view))
+
+    def _swapped_since(self, view: View) -> bool:
+        """Return whether compacted segments were rewritten while they were read.
+
+        Their offsets have gaps, so frames of a new file, met where an index of the old one leads, may pass for
+        those that were looked for. In a segment without gaps they cannot.
+        """
+        if not any(info.generation for info in view.state.sealed):
+            return False
+        now = {
+            info.base: info.generation for info in read_state(self._open_files.files, self._directory).sealed
+        }
+        return any(info.generation and now.get(info.base) != info.generation for info in view.state.sealed)
 
     def _indexed(self, view: View) -> View:
         """Return *view* once the index of its last segment reaches to its end, which moves with the mark."""
