@@ -38,7 +38,7 @@ from cordwood.scan import Readable, Scan, check_columns
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
-from cordwood.storage.maintenance import MaintenanceReport
+from cordwood.storage.maintenance import MaintenanceReport, Planned
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.partition_log import Appended, PartitionLog, TruncationReport
 from cordwood.storage.posix_files import PosixFiles
@@ -272,6 +272,19 @@ class Log:
         With *force* topics are compacted however little there is to compact.
         """
         return self._writable().maintain(force=force)
+
+    def plan_upkeep(self, *, force: bool = False) -> list[Planned]:
+        """Return what `maintain` would do now, of a log that is open to read only. Changes nothing."""
+        if isinstance(self._directory, DataDirectory):
+            raise LogClosed("what upkeep would do is planned on a log that is open to read only")
+        now_ms, directory = SystemClock().now_ms(), self._directory
+        return [
+            directory.readable(name, number, entry).plan_upkeep(
+                directory.config_of(entry.config), now_ms, force=force
+            )
+            for name, entry in sorted(directory.topics.items())
+            for number in range(entry.partitions)
+        ]
 
     def close(self) -> None:
         """Make everything durable and let go. Idempotent.

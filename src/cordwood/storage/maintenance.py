@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, CorruptRange, LogClosed
 from cordwood.storage.active import Surroundings
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
+from cordwood.storage.compaction import plan_compaction
 from cordwood.storage.compactor import CompactionReport, Pace, compact_partition, no_pace
+from cordwood.storage.files import Files
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.retention import Expiry, expired_segments
 from cordwood.storage.store import as_storage_error
-from cordwood.telemetry import BYTES_RECLAIMED, SEGMENTS_DELETED
+from cordwood.storage.view import View
+from cordwood.telemetry import BYTES_RECLAIMED, SEGMENTS_DELETED, Telemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,36 @@ class MaintenanceReport:
         """How many records went, by retention and by compaction."""
         dropped = sum(report.records_dropped for report in self.compacted)
         return dropped + sum(expired.records for expired in self.expired)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a pass of upkeep would do to a partition now; an active segment that is due to be sealed aside."""
+
+    topic: str
+    partition: int
+    expired: tuple[Expiry, ...]
+    compaction: str | None
+
+
+def plan_partition(
+    files: Files, directory: str, view: View, config: TopicConfig, now_ms: int, *, force: bool = False
+) -> Planned:
+    """Return what would be done to the partition at *directory*, of which *view* is. Changes nothing."""
+    state = view.state
+    expired = expired_segments(
+        state.sealed,
+        config,
+        active_bytes=view.position,
+        high_watermark=view.high_watermark,
+        now_ms=now_ms,
+    )
+    plan = None
+    if "compact" in config.cleanup_policy:
+        cleaned = read_checkpoint(files, directory, state, Telemetry()).last_cleaned_offset
+        left = state.sealed[len(expired) :]
+        plan = plan_compaction(left, cleaned, config, now_ms, force=force)
+    return Planned(state.topic, state.partition, tuple(expired), None if plan is None else plan.reason)
 
 
 def expire_partition(

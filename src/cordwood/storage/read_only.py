@@ -18,6 +18,7 @@ from cordwood.storage import identity
 from cordwood.storage.catalogue import Contents, TopicEntry, read_catalogue
 from cordwood.storage.data_directory import FORMATS, partition_directory
 from cordwood.storage.files import Files
+from cordwood.storage.maintenance import Planned, plan_partition
 from cordwood.storage.mark import Mark, read_published
 from cordwood.storage.partition_state import (
     Bound,
@@ -130,6 +131,11 @@ class ReadOnlyPartition:
         """The id of the topic; one made later under the same name has another."""
         return self._entry.id
 
+    def plan_upkeep(self, config: TopicConfig, now_ms: int, *, force: bool = False) -> Planned:
+        """Return what a pass of upkeep would do now; see `maintenance.plan_partition`."""
+        files, view = self._open_files.files, self._view()
+        return plan_partition(files, self._directory, view, config, now_ms, force=force)
+
     def published(self) -> Published:
         """Return where the partition stands, all of one moment."""
         view = self._view()
@@ -200,8 +206,8 @@ class ReadOnlyPartition:
     def _swapped_since(self, view: View) -> bool:
         """Return whether compacted segments were rewritten while they were read.
 
-        Their offsets have gaps, so frames of a new file, met where an index of the old one leads, may pass for
-        those that were looked for. In a segment without gaps they cannot.
+        Their offsets have gaps, so frames of a new file, met where the index of the old one leads, may pass
+        for those that were looked for. In a segment without gaps they cannot.
         """
         if not any(info.generation for info in view.state.sealed):
             return False
