@@ -19,7 +19,7 @@ from support.disks import RecordingFile, RecordingFiles
 import cordwood
 from cordwood.embedded import Log, Topic
 from cordwood.records import Record
-from cordwood.storage import compactor, swapping, truncation
+from cordwood.storage import compactor, rewriting, swapping, truncation
 from cordwood.storage.files import Files
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.partition_log import PartitionLog
@@ -286,7 +286,7 @@ def swap_is_open(files: Files) -> bool:
 
 def bug_of_swap_not_synced() -> Any:
     """The new log is not synced before it is committed."""
-    original = compactor._Output
+    original = rewriting._Output
 
     class Unsynced(original):  # type: ignore[misc, valid-type]
         def __init__(self, file: Any, pace: Any) -> None:
@@ -295,7 +295,7 @@ def bug_of_swap_not_synced() -> Any:
             if isinstance(file, RecordingFile):
                 file.sync = lambda: None  # type: ignore[method-assign]
 
-    return patch.object(compactor, "_Output", Unsynced)
+    return patch.object(rewriting, "_Output", Unsynced)
 
 
 def bug_of_names_not_synced() -> Any:
@@ -327,7 +327,7 @@ def bug_of_no_commit() -> Any:
 
 def bug_of_dropping_unknown_keys() -> Any:
     """Tombstones go at once, while older records of their keys may be left elsewhere."""
-    return patch.object(compactor, "is_tombstone_due", lambda info, config, now_ms: True)
+    return patch.object(rewriting, "is_tombstone_due", lambda info, config, now_ms: True)
 
 
 def bug_of_files_before_the_log_start() -> Any:

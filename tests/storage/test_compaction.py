@@ -336,7 +336,7 @@ def test_a_file_that_is_replaced_under_a_reading_never_makes_it_skip_a_survivor(
         hooked = HookedFiles(disk)
         writer = cordwood.open(DATA, files=disk if read_only else hooked)
         reader = cordwood.open(DATA, files=hooked, read_only=True) if read_only else writer
-        met = []
+        met: list[str] = []
 
         def compact(kind: str, path: str, writer: Log = writer, met: list[str] = met) -> None:
             if kind == "open" and path.endswith(f"{0:020d}.log") and not met:

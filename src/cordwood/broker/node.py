@@ -15,10 +15,10 @@ from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
 from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.compactor import Pace
 from cordwood.storage.data_directory import FORMATS, DataDirectory
-from cordwood.storage.maintenance import MaintenanceReport as Upkept
+from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.rewriting import Pace
 from cordwood.telemetry import Telemetry
 
 #: How much is read at a time of a topic that is read whole.
@@ -190,7 +190,9 @@ class Node:
                 found += [(entry.name, partition) for partition in range(entry.partitions)]
         return found
 
-    def keep_up(self, topic: str, partition: int, *, needed_from: int | None, pace: Pace) -> Upkept:
+    def keep_up(
+        self, topic: str, partition: int, *, needed_from: int | None, pace: Pace
+    ) -> MaintenanceReport:
         """Do what policies ask for in one partition; *needed_from* is what a group has not committed past.
 
         Raises:
@@ -199,9 +201,9 @@ class Node:
         try:
             log = self._directory.find_partition(topic, partition)
         except UnknownTopic:
-            return Upkept()
+            return MaintenanceReport()
         if log is None:
-            return Upkept()
+            return MaintenanceReport()
         if not log.config.retention_waits_for_groups:
             needed_from = None
         return self._directory.keep_up(log, needed_from=needed_from, pace=pace)

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from threading import Event
 
-from cordwood.broker.node import Node, Upkept
+from cordwood.broker.node import Node
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
 from cordwood.errors import LogClosed
 from cordwood.server.context import Workers
+from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.telemetry import DELETES_FROZEN
 
 #: After each piece of work the thread rests as long as that took: requests find the other half of the core.
@@ -148,7 +149,7 @@ class Upkeep:
             self._done,
         )
 
-    def _done(self, result: Upkept | Exception) -> None:
+    def _done(self, result: MaintenanceReport | Exception) -> None:
         if isinstance(result, Exception):
             if not self._closing.is_set():
                 _LOGGER.warning("a partition could not be kept up: %s", result)

@@ -37,7 +37,6 @@ from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
-from cordwood.storage.compactor import Pace, no_pace
 from cordwood.storage.deletion import discard_topic, finish_deletions, remove_moved
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.maintenance import (
@@ -58,6 +57,7 @@ from cordwood.storage.recovery import (
     partition_exists,
     sync_names,
 )
+from cordwood.storage.rewriting import Pace, no_pace
 from cordwood.storage.segment import OpenFiles
 from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.staging import Share, ShareWriter

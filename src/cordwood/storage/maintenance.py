@@ -9,10 +9,11 @@ from cordwood.errors import CordwoodError, CorruptRange, LogClosed
 from cordwood.storage.active import Surroundings
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import plan_compaction
-from cordwood.storage.compactor import CompactionReport, Pace, compact_partition, no_pace
+from cordwood.storage.compactor import CompactionReport, compact_partition
 from cordwood.storage.files import Files
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.retention import Expiry, expired_segments
+from cordwood.storage.rewriting import Pace, no_pace
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.view import View
 from cordwood.telemetry import BYTES_RECLAIMED, SEGMENTS_DELETED, Telemetry
