@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import click
 import msgspec
@@ -13,7 +15,10 @@ from cordwood.cli.output import bytes_text, counted, print_json, print_table
 from cordwood.cli.place import LOCKED_SECONDS, check_there, data_option, data_path, json_option, refusing
 from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked
+from cordwood.storage.compactor import CompactionReport
 from cordwood.storage.maintenance import MaintenanceReport
+
+Result = TypeVar("Result")
 
 
 @click.command()
@@ -36,19 +41,27 @@ def maintain(force: bool, dry_run: bool, data: str | None, as_json: bool) -> Non
         if dry_run:
             _print_plans(path, force, as_json)
             return
-        try:
-            log = open_when_free(lambda: cordwood.open(path, create=False), LOCKED_SECONDS)
-        except DirectoryLocked as error:
-            if error.address is None:
-                raise
-            raise CordwoodError(f"{error}; it keeps the directory up by itself") from error
-        with contextlib.closing(log):
+        with contextlib.closing(when_free(lambda: cordwood.open(path, create=False))) as log:
             report = log.maintain(force=force)
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
         _print_report(report, path)
     raise SystemExit(ExitCode.CHECK_FAILED if report.failures else ExitCode.OK)
+
+
+def when_free(run: Callable[[], Result]) -> Result:
+    """Return what *run* does to a directory, once a command that is soon done with it is done.
+
+    Raises:
+        CordwoodError: If a server holds it, which does such things by itself.
+    """
+    try:
+        return open_when_free(run, LOCKED_SECONDS)
+    except DirectoryLocked as error:
+        if error.address is None:
+            raise
+        raise CordwoodError(f"{error}; it keeps the directory up by itself") from error
 
 
 def _print_plans(path: str, force: bool, as_json: bool) -> None:
@@ -76,13 +89,18 @@ def _print_report(report: MaintenanceReport, path: str) -> None:
             f"{bytes_text(gone.bytes)} of partition {gone.partition} of topic {gone.topic}, "
             f"which starts at {gone.log_start_offset} now"
         )
-    for done in report.compacted:
+    print_compacted(report.compacted)
+    for failure in report.failures:
+        click.echo(failure)
+    hashed = f", {counted(report.segments_hashed, 'segment')} hashed" if report.segments_hashed else ""
+    click.echo(f"{path}: {counted(report.records_removed, 'record')} removed{hashed}")
+
+
+def print_compacted(reports: Sequence[CompactionReport]) -> None:
+    """Print a line for each partition that was compacted."""
+    for done in reports:
         click.echo(
             f"compacted partition {done.partition} of topic {done.topic}: "
             f"{counted(done.records_dropped, 'record')} dropped, "
             f"{bytes_text(done.bytes_before)} became {bytes_text(done.bytes_after)}"
         )
-    for failure in report.failures:
-        click.echo(failure)
-    hashed = f", {counted(report.segments_hashed, 'segment')} hashed" if report.segments_hashed else ""
-    click.echo(f"{path}: {counted(report.records_removed, 'record')} removed{hashed}")

@@ -276,6 +276,11 @@ class DataDirectory:
                     return
 
     @property
+    def surroundings(self) -> Surroundings:
+        """What the partition logs share."""
+        return self._around
+
+    @property
     def telemetry(self) -> Telemetry:
         """What is counted here."""
         return self._opening.telemetry

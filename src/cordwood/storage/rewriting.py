@@ -7,6 +7,7 @@ of tombstones. Frames that lose nothing are copied as they are.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -185,6 +186,7 @@ class _Filter:
         self._format = segment.format
         self._keys = keys
         self._end = work.end
+        self._log_start = work.state.log_start_offset
         self._last_batches = work.last_batches
         # The last frame of a segment stays, if only as a shell: so wherever a reader asks within the segment,
         # there is a frame after it that leads on.
@@ -205,9 +207,12 @@ class _Filter:
         assert columns.offset is not None
         assert columns.value is not None
         dropped = self._keys.superseded(columns.key, columns.offset, columns.rows)
+        offsets = numbers_in(columns.offset)
+        # What lies below the log start was deleted, whatever its key.
+        deleted = bisect_left(offsets, self._log_start)
+        dropped[:deleted] = b"\1" * deleted
         output.dropped += dropped.count(1)
         if columns.value.nulls:
-            offsets = numbers_in(columns.offset)
             for row in _null_rows(columns.value, columns.rows):
                 if dropped[row]:
                     continue

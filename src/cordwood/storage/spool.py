@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator
 
 from cordwood.errors import RecordRefused, StreamTooLong
 from cordwood.kernels import Buffer
+from cordwood.storage.deletion import remove_tree
 from cordwood.storage.files import File, Files, join, write_all
 from cordwood.storage.store import as_storage_error
 
 COPY_BYTES = 1 << 20
+
+#: What is called so in ``tmp/`` is on its way somewhere, and nobody's after a crash.
+SUFFIX = ".spool"
 
 
 class Spool:
@@ -80,9 +84,10 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
 
 
 def remove_spools(files: Files, data: str) -> None:
-    """Remove what streams of an earlier process left: none of it was ever part of the log."""
+    """Remove what streams, and jobs that stage files, of an earlier process left: none is part of the log."""
     directory = join(data, "tmp")
     if files.exists(directory):
         for name in files.list(directory):
-            if name.endswith(".spool"):
-                files.unlink(join(directory, name))
+            if name.endswith(SUFFIX):
+                path = join(directory, name)
+                remove_tree(files, path) if files.is_directory(path) else files.unlink(path)

@@ -1,0 +1,111 @@
+"""The job ``compact``: Spark decides which records stay, tasks write segments anew, the driver swaps them.
+
+For topics whose keys do not fit one machine's memory: finding the last offset of each key is a shuffle, and
+what a task must know of it are the offsets that stay in its segments. The engine's own code writes the bytes,
+so files and report are those of the local compaction. The driver holds the directory's lock meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
+
+from cordwood import process
+from cordwood.config import load_broker_config
+from cordwood.kernels import BinaryBuffers, Buffer
+from cordwood.spark.failures import as_one_sentence
+from cordwood.spark.jobs.log_place import LogPlace
+from cordwood.spark.jobs.segments import spread_segments
+from cordwood.storage.compactor import CompactionReport
+from cordwood.storage.data_directory import Opening
+from cordwood.storage.deletion import remove_tree
+from cordwood.storage.files import join
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.spool import SUFFIX
+from cordwood.storage.staged_compaction import GroupDone, GroupWork, compact_staged, write_group
+
+
+@dataclass(frozen=True)
+class CompactOptions:
+    """Which topic to compact. With *force* however little there is to compact."""
+
+    path: str
+    topic: str
+    force: bool = False
+
+
+def compact(spark: SparkSession, options: CompactOptions) -> list[CompactionReport]:
+    """Compact the partitions of a topic that are due, and say what was done. Durable on return.
+
+    Raises:
+        DirectoryLocked: If another process writes the directory.
+        UnknownTopic: If there is no such topic.
+        JobFailed: If a segment is damaged, or an executor cannot see the directory.
+        DiskFull: What was swapped before stays.
+    """
+    path, files = os.path.abspath(options.path), PosixFiles()
+    kept = join(path, "tmp", process.new_id() + SUFFIX)
+
+    def run(work: Sequence[GroupWork]) -> list[GroupDone]:
+        if not work:
+            return []
+        _find_kept(spark, path, work, kept)
+        return spread_segments(
+            spark,
+            path,
+            work,
+            lambda each: each.size,
+            lambda files, each: write_group(files, each, KeptOffsets(kept, each)),
+        )
+
+    try:
+        opening = Opening(files, path, load_broker_config()[0], create=False)
+        return compact_staged(opening, options.topic, run, force=options.force)
+    finally:
+        if files.exists(kept):
+            remove_tree(files, kept)
+
+
+def _find_kept(spark: SparkSession, path: str, work: Sequence[GroupWork], kept: str) -> None:
+    """Write the last offset of each key of what is compacted to Parquet files at *kept*."""
+    topic = work[0].state.topic
+    starts = {str(each.state.partition): each.state.log_start_offset for each in work}
+    ends = {str(each.state.partition): max(each.end, each.state.log_start_offset) for each in work}
+    reader = spark.read.format("cordwood").options(**LogPlace(path=path).options())
+    reader = reader.option("assign", json.dumps({topic: [int(number) for number in starts]}))
+    reader = reader.option("startingOffsets", json.dumps({topic: starts}))
+    reader = reader.option("endingOffsets", json.dumps({topic: ends}))
+    with as_one_sentence():
+        records = reader.schema("key binary, partition int, offset long").load()
+        keyed = records.where("key IS NOT NULL").groupBy("partition", "key")
+        keyed.agg(F.max("offset").alias("offset")).select("partition", "offset").write.parquet(kept)
+
+
+class KeptOffsets:
+    """Knows which records have a later one with their key, by the offsets of those that have none."""
+
+    def __init__(self, kept: str, work: GroupWork) -> None:
+        """Read the offsets that fall into the segments of *work*, out of those at *kept*."""
+        import pyarrow.compute as pc
+        from pyarrow import dataset
+
+        offset, partition = pc.field("offset"), pc.field("partition")
+        start, end = work.infos[0].base, work.infos[-1].next_offset
+        wanted = (partition == work.state.partition) & (offset >= start) & (offset < end)
+        found = dataset.dataset(kept, format="parquet").to_table(columns=["offset"], filter=wanted)
+        self._kept = found.column("offset").to_numpy()
+
+    def superseded(self, column: BinaryBuffers, offsets: Buffer, rows: int) -> bytearray:
+        """Return a byte for each record: 1 where it has a key, and its offset is none of those that stay."""
+        import numpy as np
+
+        gone = ~np.isin(np.frombuffer(offsets, np.int64, rows), self._kept)
+        if column.validity is not None:
+            bits = np.frombuffer(column.validity, np.uint8)
+            gone &= np.unpackbits(bits, count=rows, bitorder="little").astype(bool)
+        return bytearray(gone.astype(np.uint8).tobytes())
