@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import random
 from typing import Any
 
 import pytest
 from support.clocks import HookedFiles, ManualClock
+from support.disks import FaultPlan, FaultyFiles
 
 import cordwood
 from cordwood.config import TopicConfig, load_broker_config
 from cordwood.embedded import Log, Topic
-from cordwood.errors import CorruptRange, OutOfSequence, RecordRefused
+from cordwood.errors import CordwoodError, CorruptRange, OutOfSequence, RecordRefused
 from cordwood.formats.batch import BatchOptions, encode_records
 from cordwood.formats.native import BatchFormat
 from cordwood.records import Record
@@ -369,3 +371,42 @@ def fill_twice(log: Log, keys: int) -> None:
     for number in range(10):
         topic.append(b"late", key=b"%02d" % (20 + 2 * number))
     topic.roll()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("forever", [False, True], ids=["once", "for ever"])
+def test_whatever_call_fails_no_survivor_is_lost_and_the_next_opening_goes_on(
+    error: int, forever: bool
+) -> None:
+    """Every call to the disk during upkeep fails, one after the other; only errors of ours come of it."""
+    n = 0
+    while True:
+        n += 1
+        disk = MemoryFiles()
+        with cordwood.open(DATA, files=disk) as log:
+            topic = log.topic("t", config={**COMPACT, "retention.bytes": "3000"})
+            fill(topic, rows_of(40, 6))
+            topic.roll()
+            fill(topic, rows_of(3, 6, seed=9))
+            expected = survivors(read(topic), 40)
+        faulty = FaultyFiles(disk)
+        log = cordwood.open(DATA, files=faulty)
+        topic = log.topic("t")
+        read(topic)
+        faulty._plans, faulty._matched = [FaultPlan(n, error=error, forever=forever)], [0]
+        with contextlib.suppress(CordwoodError):
+            log.maintain(force=True)
+        failed = faulty.failures
+        faulty.heal()
+        with contextlib.suppress(CordwoodError):
+            log.close()
+        with cordwood.open(DATA, files=disk) as again:
+            found = read(again.topic("t"))
+            assert {r.offset for r in expected} <= {r.offset for r in found}, f"call {n}"
+            assert again.maintain(force=True).failures == ()
+            assert read(again.topic("t")) == expected, f"call {n}"
+        check_sound(disk)
+        if not failed:
+            break
+    print(f"{n - 1} calls failed")
+    assert n > 40

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -19,6 +20,7 @@ from cordwood.kernels import KeyMap, Want
 from cordwood.storage.active import Surroundings
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import CompactionPlan, group_segments, plan_compaction
+from cordwood.storage.files import Files
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import (
     Pace,
@@ -205,14 +207,21 @@ class _Pass:
         """Prepare the segment that takes the place of *old* where a swap finds it."""
         files, directory, base = work.files, work.directory, old[0].base
         self._around.telemetry.add(COMPACTION_READ_BYTES, sum(segment.info.size for segment in old))
-        try:
+        with _as_storage_errors(files, directory):
             return rewrite(work, old, keys, lambda suffix: swap_path(directory, base, suffix))
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                discard_prepared(files, directory)
-            if error.errno in DISK_FULL:
-                raise DiskFull(f"{directory}: no space left while compacting") from error
-            raise as_storage_error(error, "compacting") from error
+
+
+@contextlib.contextmanager
+def _as_storage_errors(files: Files, directory: str) -> Iterator[None]:
+    """Let go of what is prepared when the disk refuses, and say so in an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            discard_prepared(files, directory)
+        if error.errno in DISK_FULL:
+            raise DiskFull(f"{directory}: no space left while compacting") from error
+        raise as_storage_error(error, "compacting") from error
 
 
 def rewriting_of(
@@ -256,10 +265,12 @@ def put_in_place(
         if since != infos[0].tombstones_since_ms:
             log.note_sealed({infos[0].base: msgspec.structs.replace(infos[0], tombstones_since_ms=since)})
         return True
-    around.files.sync_directory(segments_directory(log.directory))
+    with _as_storage_errors(around.files, log.directory):
+        around.files.sync_directory(segments_directory(log.directory))
     if not log.swap(old, OwnedSegment(around.open_files, log.directory, found.info, log.format)):
         # A truncation or retention was faster; what is left is planned anew next time.
-        discard_prepared(around.files, log.directory)
+        with contextlib.suppress(OSError):
+            discard_prepared(around.files, log.directory)
         return False
     around.telemetry.add(BYTES_RECLAIMED, sum(info.size for info in infos) - found.info.size)
     around.telemetry.add(COMPACTION_WRITTEN_BYTES, found.info.size)
