@@ -76,6 +76,35 @@ def test_a_served_topic_is_compacted_and_clients_read_it_through_its_gaps(tmp_pa
         assert offsets[-1] == 29
 
 
+def test_a_consumer_that_reads_through_a_compaction_sees_each_survivor_once_in_order(tmp_path: Path) -> None:
+    """It begins before, is in the middle of the log when segments are swapped, and goes on to the end."""
+    config = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
+    idle = {"log.cleaner.backoff.ms": "20", "log.cleaner.enable": "false"}
+    data, offsets = tmp_path / "data", []
+    with cordwood.Broker(data, config=idle) as broker:
+        make_topic(broker, "t", config)
+        send(broker, "t", [(f"k{n % 40}", f"value {n}") for n in range(200)])
+    with cordwood.Broker(data, config=EAGER) as broker:
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": "slow", "enable.auto.commit": False}
+        # A batch or two at a time, so that most is fetched after the swap.
+        small = {"fetch.message.max.bytes": 100, "queued.min.messages": 1, "queued.max.messages.kbytes": 1}
+        consumer = Consumer({**settings, **small, "enable.partition.eof": True})
+        consumer.assign([TopicPartition("t", 0, 0)])
+        while True:
+            message = consumer.poll(10)
+            assert message is not None
+            if message.error() is not None:
+                break
+            offsets.append(message.offset() or 0)
+            if len(offsets) == 5:
+                until(lambda: len(read_all(broker, "t")) < 120, "nothing is compacted")
+        consumer.close()
+        survivors = [offset for offset, _, _ in read_all(broker, "t")]
+    assert offsets == sorted(set(offsets))
+    assert set(survivors) - set(offsets) == set()
+    assert len(offsets) < 200
+
+
 def test_retention_moves_the_start_of_a_served_topic(tmp_path: Path) -> None:
     with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
         make_topic(broker, "t", {"segment.bytes": "300", "retention.bytes": "400"})
