@@ -16,8 +16,10 @@ from support.data_directory import (
     envelope,
     flipped,
     frame,
+    index_of,
     log_of,
     put,
+    time_index_of,
     topic_entry,
     write_catalogue,
     write_sound_directory,
@@ -287,3 +289,30 @@ def test_the_hand_made_directory_is_on_a_real_disk_what_it_is_in_memory(tmp_path
     here = verify_directory(PosixFiles(), root)
     assert verify_directory(PosixFiles(), root, check=elsewhere(PosixFiles())) == here
     assert here.corrupt
+
+
+# --- a swap that is committed and not finished ---------------------------------------------------
+
+
+@pytest.mark.parametrize("renamed", range(4))
+def test_files_of_a_committed_swap_are_judged_under_the_names_they_have(renamed: int) -> None:
+    """Compaction puts one segment in place of two; a crash left it before any, some or all of the renames."""
+    files, orders, _ = sound_directory()
+    compacted = [orders.sealed[0][0], orders.sealed[1][-1]]
+    orders.sealed = [compacted, orders.sealed[2]]
+    entries = [orders.sealed_entry(each) for each in orders.sealed]
+    orders.changes = {"sealed": [{**entries[0], "generation": 1}, entries[1]], "swapping": 0}
+    orders.write_state(files, ROOT)
+    new = {
+        "idx": index_of(compacted, orders.interval_bytes),
+        "timeidx": time_index_of(compacted),
+        "log": log_of(compacted),
+    }
+    for number, (suffix, data) in enumerate(new.items()):
+        put(files, segment_file(0, suffix if number < renamed else f"{suffix}.swap"), data)
+    report = verify_directory(files, ROOT)
+    assert report.sound, report.findings
+    assert ahead(files) == report
+    name = "log" if renamed == 3 else "log.swap"
+    put(files, segment_file(0, name), flipped(new["log"], 8 * 70))
+    assert segment_file(0, name) in [finding.path for finding in serious(ahead(files))]

@@ -49,12 +49,8 @@ def verify(directory: str | None, data: str | None, topic: str | None, as_json: 
     except DirectoryRefused as error:
         hint = "give one as DIR, with --data or in CORDWOOD_DATA_DIR."
         raise CordwoodError(f"{error}; {hint}") from error
-    code = exit_code(report)
-    if as_json:
-        print_json({"sound": report.sound, **msgspec.to_builtins(report)})
-    else:
-        _print_report(report, path, code)
-    raise SystemExit(code)
+    print_report(report, path, as_json=as_json)
+    raise SystemExit(exit_code(report))
 
 
 def exit_code(report: VerifyReport) -> ExitCode:
@@ -96,7 +92,11 @@ def _log_bytes(path: str) -> int:
     return total
 
 
-def _print_report(report: VerifyReport, path: str, code: ExitCode) -> None:
+def print_report(report: VerifyReport, path: str, *, as_json: bool) -> None:
+    """Print what was found in the data directory at *path*, as every command does that verifies."""
+    if as_json:
+        print_json({"sound": report.sound, **msgspec.to_builtins(report)})
+        return
     if report.findings:
         _print_findings(report)
     read = (
@@ -111,7 +111,9 @@ def _print_report(report: VerifyReport, path: str, code: ExitCode) -> None:
         for severity in ("corruption", "invalid", "index", "note")
         if report.count(severity)
     )
-    click.echo(f"{path}: {_VERDICTS[code]}: {read}{unmarked}{counts and f'; findings: {counts}'}")
+    click.echo(
+        f"{path}: {_VERDICTS[exit_code(report)]}: {read}{unmarked}{counts and f'; findings: {counts}'}"
+    )
 
 
 def _print_findings(report: VerifyReport) -> None:

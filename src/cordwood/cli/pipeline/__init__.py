@@ -8,8 +8,11 @@ import click
 
 # Each job: where its command is, and its line in the overview.
 _JOBS: dict[str, tuple[str, str]] = {
+    "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic, however many keys it has."),
     "export": ("cordwood.cli.pipeline.export:export", "Topics as Parquet files, incrementally."),
     "stats": ("cordwood.cli.pipeline.stats:stats", "Sizes, rates, key skew and times of topics."),
+    "reindex": ("cordwood.cli.pipeline.reindex:reindex", "Rebuild the indexes of a data directory."),
+    "verify": ("cordwood.cli.pipeline.verify:verify", "Check every byte of a data directory."),
 }
 
 

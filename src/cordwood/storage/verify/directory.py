@@ -9,11 +9,10 @@ same afterwards; else the segment is read again.
 from __future__ import annotations
 
 import contextlib
-import re
-from dataclasses import dataclass
 
 from cordwood.errors import DirectoryRefused, UnknownTopic
 from cordwood.storage.files import Files, join, read_file
+from cordwood.storage.verify.ahead import Checker, PartitionAhead, check_ahead
 from cordwood.storage.verify.catalogue import (
     CATALOGUE_MAGIC,
     TOPIC_NAME,
@@ -28,31 +27,32 @@ from cordwood.storage.verify.catalogue import (
 from cordwood.storage.verify.metadata import (
     BrokerId,
     Partition,
-    Slot,
     check_json,
-    check_mark,
-    check_partition_fields,
     read_bytes,
 )
-from cordwood.storage.verify.plans import belongs, plan_segments
+from cordwood.storage.verify.plans import PARTITION_NAME, Snapshot, take_snapshot
 from cordwood.storage.verify.producers import ProducersCheck
 from cordwood.storage.verify.report import Progress, Tally, VerifyReport
 from cordwood.storage.verify.segment import SegmentPlan, check_segment
 from cordwood.storage.verify.sink import PartitionEnd, SinkCheck
 
 _ATTEMPTS_MAX = 5
-_PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 _HEAD_BYTES = 64
 _DELETED = ".deleted"
 
 
 def verify_directory(
-    files: Files, path: str, topic: str | None = None, progress: Progress | None = None
+    files: Files,
+    path: str,
+    topic: str | None = None,
+    progress: Progress | None = None,
+    check: Checker | None = None,
 ) -> VerifyReport:
     """Check the data directory at *path*, or of its topics only *topic*, and return what was found.
 
     Read-only, and may run beside the writer. Whatever bytes the files hold, the result is a report; so is
-    it where a file cannot be read. Memory is bounded by a few windows and the largest frame.
+    it where a file cannot be read. Memory is bounded by a few windows and the largest frame. With *check*
+    segments are read by it, all of them at once, else here, one after the other; the report is the same.
 
     Raises:
         DirectoryRefused: If there is no data directory at *path*.
@@ -62,9 +62,9 @@ def verify_directory(
     meta, topics = join(path, "meta"), join(path, "topics")
     if not files.is_directory(meta) and not files.is_directory(topics):
         raise DirectoryRefused(f"{path} is not a data directory: it has neither meta/ nor topics/")
-    walk = _Walk(files, progress)
     # Before the logs, which are at least as long as an open intent says.
     sink = SinkCheck(files, path, progress) if topic is None else None
+    walk = _Walk(files, progress, {} if check is None else check_ahead(files, topics, topic, check))
     # Directories before the catalogue: a topic enters it before it gets a directory, so a live writer
     # cannot make one appear that the catalogue does not know.
     walk.check_topics(topics, topic)
@@ -135,20 +135,6 @@ def _count_topics(
     tally.topics = len(known if topic is None else known & {topic})
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    """What ``partition.json`` and the mark said at one moment.
-
-    ``state`` is None if ``partition.json`` cannot be used, or if it is ``gone``.
-    """
-
-    tally: Tally
-    gone: bool
-    state: Partition | None
-    slots: list[Slot]
-    plans: dict[int, SegmentPlan]
-
-
 class _Walk:
     """The walk over the partitions.
 
@@ -156,12 +142,13 @@ class _Walk:
     ``ends`` those of the logs that are sound.
     """
 
-    def __init__(self, files: Files, progress: Progress | None) -> None:
+    def __init__(self, files: Files, progress: Progress | None, ahead: dict[str, PartitionAhead]) -> None:
         self.tally = Tally(progress)
         self.directories: list[PartitionDirectory] = []
         self.vanished: list[VanishedTopic] = []
         self.ends: dict[tuple[str, int], PartitionEnd] = {}
         self._files = files
+        self._ahead = ahead
         self._gone = False
 
     def check_topics(self, path: str, only: str | None) -> None:
@@ -177,7 +164,7 @@ class _Walk:
         A writer may delete it meanwhile, and create another one of its name.
         """
         for _ in range(_ATTEMPTS_MAX):
-            walk = _Walk(self._files, self.tally.progress)
+            walk = _Walk(self._files, self.tally.progress, self._ahead)
             walk._check_topic(path, topic)
             if walk.tally.sound and not walk._gone:
                 break
@@ -218,7 +205,7 @@ class _Walk:
                 return
             for name in names:
                 directory = join(path, name)
-                if _PARTITION_NAME.match(name) and self._files.is_directory(directory):
+                if PARTITION_NAME.match(name) and self._files.is_directory(directory):
                     with self.tally.reading(directory):
                         self._check_partition(directory, topic, int(name))
                 else:
@@ -228,7 +215,7 @@ class _Walk:
         self.tally.add("note", path, None, expected=expected, found="something else", what="unexpected name")
 
     def _check_partition(self, path: str, topic: str, partition: int) -> None:
-        snapshot = self._snapshot(path, topic, partition)
+        snapshot = take_snapshot(self._files, path, topic, partition, self.tally.progress)
         self.tally.absorb(snapshot.tally)
         if snapshot.state is None:
             self._note_headless(path, topic, partition, gone=snapshot.gone)
@@ -241,11 +228,15 @@ class _Walk:
             what = "record format, of which nothing was checked"
             self.tally.add("invalid", path, None, expected="batch", found=found, what=what)
             return
-        # Before the log, which only grows: what the snapshot covers was there when it was written.
-        producers = self._read_producers(path)
+        # Once: if this is not the last word on the topic, all of it is read again.
+        ahead = self._ahead.pop(path, None)
+        if ahead is None or ahead.topic_id != state.topic_id:
+            # Before the log, which only grows: what the snapshot covers was there when it was written.
+            ahead = PartitionAhead(state.topic_id, self._read_producers(path))
+        producers = ahead.producers
         end_offset, corruption = state.active_base, len(self.tally.findings)
         for base, plan in snapshot.plans.items():
-            end_offset = self._check_segment(path, topic, partition, base, plan, producers)
+            end_offset = self._check_segment(path, topic, partition, base, plan, ahead)
         intact = all(finding.severity != "corruption" for finding in self.tally.findings[corruption:])
         self._check_producers(producers, path, state, min(snapshot.plans), end_offset, intact=intact)
         if intact:
@@ -292,15 +283,14 @@ class _Walk:
         partition: int,
         base: int,
         plan: SegmentPlan,
-        producers: ProducersCheck,
+        ahead: PartitionAhead,
     ) -> int:
         """Check a segment until what is found, if anything, is true of what metadata say now."""
         for _ in range(_ATTEMPTS_MAX):
-            tally = Tally(self.tally.progress)
-            end_offset = check_segment(self._files, plan, tally, producers.see)
+            tally, end_offset = self._read_segment(plan, ahead)
             if tally.sound:
                 break
-            snapshot = self._snapshot(path, topic, partition)
+            snapshot = take_snapshot(self._files, path, topic, partition, self.tally.progress)
             if snapshot.state is None and not snapshot.gone:
                 break
             now = snapshot.plans.get(base)
@@ -315,24 +305,15 @@ class _Walk:
         self.tally.absorb(tally)
         return end_offset
 
-    def _snapshot(self, path: str, topic: str, partition: int) -> _Snapshot:
-        """Read both metadata files as they were at one moment, also while a writer replaces them."""
-        state_path, mark_path = join(path, "partition.json"), join(path, "mark")
-        for _ in range(_ATTEMPTS_MAX):
+    def _read_segment(self, plan: SegmentPlan, ahead: PartitionAhead) -> tuple[Tally, int]:
+        """Return what is found in a segment, here or ahead of the walk, and the offset where it ends."""
+        result = ahead.take(plan)
+        if result is None:
             tally = Tally(self.tally.progress)
-            if not self._files.exists(state_path):
-                return _Snapshot(tally, True, None, [], {})
-            data = read_bytes(tally, self._files, state_path)
-            mark = read_bytes(tally, self._files, mark_path)
-            if data is None or read_bytes(tally, self._files, state_path) in (None, data):
-                break
-        state = None if data is None else check_json(tally, state_path, data, Partition)
-        if state is None:
-            return _Snapshot(tally, False, None, [], {})
-        check_partition_fields(tally, state_path, state, topic, partition)
-        slots = [] if mark is None else check_mark(tally, mark_path, mark)
-        current = [slot for slot in slots if belongs(tally, mark_path, slot, state)]
-        return _Snapshot(tally, False, state, current, plan_segments(self._files, path, state, current))
+            return tally, check_segment(self._files, plan, tally, ahead.producers.see)
+        for frame in result.shown:
+            ahead.producers.see(frame)
+        return result.tally, result.end_offset
 
     def _note_headless(self, path: str, topic: str, partition: int, *, gone: bool) -> None:
         """Say what a partition without usable metadata is: unreadable, lost, or never finished."""
@@ -363,7 +344,7 @@ class _Walk:
                     file.close()
         return False
 
-    def _check_names(self, path: str, snapshot: _Snapshot) -> None:
+    def _check_names(self, path: str, snapshot: Snapshot) -> None:
         """Note what is in the segments' directory beside the segments."""
         with self.tally.reading(path):
             names = set(self._files.list(path))

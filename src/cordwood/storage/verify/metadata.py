@@ -88,6 +88,7 @@ class Partition(msgspec.Struct, frozen=True):
     active_base: Count
     sealed: list[Sealed]
     truncating: Cut | None
+    swapping: Count | None = None
 
 
 class StoredBatch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

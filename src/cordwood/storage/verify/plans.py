@@ -2,21 +2,70 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 
 from cordwood.storage.files import Files, join
 from cordwood.storage.verify.index import IndexClaim
-from cordwood.storage.verify.metadata import Partition, Sealed, Slot
-from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.metadata import (
+    Partition,
+    Sealed,
+    Slot,
+    check_json,
+    check_mark,
+    check_partition_fields,
+    read_bytes,
+)
+from cordwood.storage.verify.report import Progress, Tally
 from cordwood.storage.verify.segment import Epochs, SegmentPlan
 
+PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
+_ATTEMPTS_MAX = 5
 _CUT = "log.cut"
+_SWAP = "swap"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What ``partition.json`` and the mark said at one moment.
+
+    ``state`` is None if ``partition.json`` cannot be used, or if it is ``gone``.
+    """
+
+    tally: Tally
+    gone: bool
+    state: Partition | None
+    plans: dict[int, SegmentPlan]
+
+
+def take_snapshot(
+    files: Files, path: str, topic: str, partition: int, progress: Progress | None = None
+) -> Snapshot:
+    """Read both metadata files of a partition as they were at one moment, also while they are replaced."""
+    state_path, mark_path = join(path, "partition.json"), join(path, "mark")
+    for _ in range(_ATTEMPTS_MAX):
+        tally = Tally(progress)
+        if not files.exists(state_path):
+            return Snapshot(tally, True, None, {})
+        data = read_bytes(tally, files, state_path)
+        mark = read_bytes(tally, files, mark_path)
+        if data is None or read_bytes(tally, files, state_path) in (None, data):
+            break
+    state = None if data is None else check_json(tally, state_path, data, Partition)
+    if state is None:
+        return Snapshot(tally, False, None, {})
+    check_partition_fields(tally, state_path, state, topic, partition)
+    slots = [] if mark is None else check_mark(tally, mark_path, mark)
+    current = [slot for slot in slots if belongs(tally, mark_path, slot, state)]
+    return Snapshot(tally, False, state, plan_segments(files, path, state, current))
 
 
 def plan_segments(files: Files, path: str, state: Partition, slots: list[Slot]) -> dict[int, SegmentPlan]:
     """Return what is claimed of each segment of the partition at *path*, by base offset, the oldest first."""
     epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
     plans = {segment.base: _sealed_plan(path, segment, epochs) for segment in state.sealed}
+    if state.swapping in plans:
+        plans[state.swapping] = _swapping_plan(files, plans[state.swapping])
     active = _active_plan(path, state, slots, epochs)
     # A copy that a truncation prepared is the log from the commit on, whatever its name still is.
     if state.truncating is not None and state.truncating.copied and files.exists(f"{active.path}.{_CUT}"):
@@ -82,6 +131,21 @@ def _sealed_plan(path: str, segment: Sealed, epochs: Epochs) -> SegmentPlan:
         sealed=True,
         max_timestamp=segment.max_timestamp,
         sha256=segment.sha256,
+    )
+
+
+def _swapping_plan(files: Files, plan: SegmentPlan) -> SegmentPlan:
+    """Return the plan with those files of a committed swap that do not have their names yet."""
+
+    def named(suffix: str) -> str:
+        prepared = f"{suffix}.{_SWAP}"
+        return prepared if files.exists(f"{plan.path}.{prepared}") else suffix
+
+    return replace(
+        plan,
+        log_suffix=named(plan.log_suffix),
+        index_suffix=named(plan.index_suffix),
+        time_index_suffix=named(plan.time_index_suffix),
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cordwood.storage.verify.frame import Frame
+from cordwood.storage.verify.frame import INT64_MAX, Frame
 from cordwood.storage.verify.metadata import Partition, ProducersBody, StoredBatch, check_json
 from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.segment import SegmentPlan
 
 _SEQUENCES = 1 << 31
 _BATCHES_MAX = 5
@@ -45,6 +46,16 @@ class ProducersCheck:
                 stamp = Stamp(producer.id, producer.epoch, *_fields(batch))
                 if self._claims.setdefault(batch.base_offset, stamp) is not stamp:
                     self._doubled.append(stamp)
+
+    @property
+    def claims(self) -> bool:
+        """Whether the snapshot says anything of the log."""
+        return bool(self._claims)
+
+    def claimed(self, plan: SegmentPlan) -> frozenset[int]:
+        """Return the base offsets of the snapshot's batches that the segment may hold."""
+        end = plan.next_offset if plan.sealed else INT64_MAX
+        return frozenset(base for base in self._claims if plan.base <= base < end)
 
     def see(self, frame: Frame) -> None:
         """Take note of a sound frame of the log."""

@@ -94,6 +94,11 @@ class Tally:
         """Whether nothing beyond notes was found."""
         return all(finding.severity == "note" for finding in self.findings)
 
+    @property
+    def corrupt(self) -> bool:
+        """Whether any finding is corruption."""
+        return any(finding.severity == "corruption" for finding in self.findings)
+
     def add(
         self,
         severity: Severity,

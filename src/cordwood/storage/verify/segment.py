@@ -50,8 +50,8 @@ class SegmentPlan:
     ``path`` is that of the files without their suffix. Bytes of the log before ``stop`` are judged; at
     ``stop`` the next offset is ``next_offset``. ``epochs`` are pairs of a leader epoch and the first offset
     under it, rising. A sealed segment ends at ``stop`` and its ``max_timestamp`` is known. What follows
-    ``stop`` in an active one is a tail, or ``leftovers`` of an unfinished truncation, which may also have
-    its log under another suffix.
+    ``stop`` in an active one is a tail, or ``leftovers`` of an unfinished truncation. That, and an unfinished
+    swap, may also have files under another suffix.
     """
 
     path: str
@@ -67,6 +67,8 @@ class SegmentPlan:
     sha256: str | None = None
     leftovers: bool = False
     log_suffix: str = "log"
+    index_suffix: str = "idx"
+    time_index_suffix: str = "timeidx"
 
 
 def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]) -> int:
@@ -107,8 +109,11 @@ class _SegmentCheck:
         self._intact = True
         self._largest_timestamp: int | None = None
         self._indexed_at: int | None = None
-        self._index = IndexFile(files, f"{plan.path}.idx", "offset index", plan.index)
-        self._time_index = IndexFile(files, f"{plan.path}.timeidx", "time index", plan.time_index)
+        index_path, time_index_path = (
+            f"{plan.path}.{suffix}" for suffix in (plan.index_suffix, plan.time_index_suffix)
+        )
+        self._index = IndexFile(files, index_path, "offset index", plan.index)
+        self._time_index = IndexFile(files, time_index_path, "time index", plan.time_index)
 
     def close(self) -> None:
         self._index.close()

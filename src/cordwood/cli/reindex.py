@@ -1,0 +1,120 @@
+"""``cordwood reindex``: rebuild the indexes of a data directory from its logs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import click
+import msgspec
+
+from cordwood.cli import ExitCode
+from cordwood.cli.output import bytes_text, counted, print_json, print_table, progress_bar
+from cordwood.cli.place import LOCKED_SECONDS, check_there, data_option, data_path, refusing
+from cordwood.config import load_broker_config
+from cordwood.embedded import open_when_free
+from cordwood.errors import CordwoodError, DirectoryLocked
+from cordwood.storage.data_directory import Opening
+from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.reindex import (
+    ReindexReport,
+    SegmentBuilt,
+    SegmentWork,
+    build_indexes,
+    reindex_directory,
+)
+
+Result = TypeVar("Result")
+
+
+@click.command()
+@data_option
+@click.option("-t", "--topic", metavar="TOPIC", help="Rebuild the indexes of this topic only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
+def reindex(data: str | None, topic: str | None, as_json: bool) -> None:
+    """Rebuild every index of a data directory that is not what its log gives, byte for byte.
+
+    Reads all logs and changes nothing else. Has the directory to itself: no server may hold it.
+
+    Exit status: 0 all indexes are right now, 4 a log is damaged; its indexes were left alone.
+
+    Example: cordwood reindex --data data -t orders
+    """
+    path = data_path(data)
+    check_there(path)
+    opening = Opening(PosixFiles(), os.path.abspath(path), load_broker_config()[0], create=False)
+
+    def build(work: Sequence[SegmentWork]) -> Iterator[SegmentBuilt]:
+        total, done = sum(each.info.size for each in work), 0
+        with progress_bar("reindexing", total, shown=not as_json) as show:
+            for each in work:
+                yield build_indexes(opening.files, each)
+                done += each.info.size
+                show(done)
+
+    with refusing(path), alone():
+        report = when_free(lambda: reindex_directory(opening, topic, build))
+    print_report(report, path, as_json=as_json)
+    raise SystemExit(exit_code(report))
+
+
+def when_free(run: Callable[[], Result]) -> Result:
+    """Return what *run* does to a directory, once a command that is soon done with it is done."""
+    return open_when_free(run, LOCKED_SECONDS)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Say of a directory that a server holds what to do: nothing of this works through its address."""
+    try:
+        yield
+    except DirectoryLocked as error:
+        if error.address is None:
+            raise
+        raise CordwoodError(f"{error}; end it first: indexes are not rebuilt beside a server") from error
+
+
+def exit_code(report: ReindexReport) -> ExitCode:
+    """Return 4 if a log is damaged, else 0."""
+    return ExitCode.CORRUPTION if report.damaged else ExitCode.OK
+
+
+def print_report(report: ReindexReport, path: str, *, as_json: bool) -> None:
+    """Print what was done to the data directory at *path*, as every command does that reindexes."""
+    report = _as_named(report, path)
+    if as_json:
+        print_json(msgspec.to_builtins(report))
+        return
+    if report.rebuilt:
+        print_table(("rebuilt", "was"), [(each.path, each.reason) for each in report.rebuilt])
+    if report.damaged:
+        rows = [
+            (each.path, "" if each.position is None else str(each.position), each.reason)
+            for each in report.damaged
+        ]
+        print_table(("left alone", "position", "what is wrong"), rows, ["bold red"] * len(rows))
+    done = f"{counted(len(report.rebuilt), 'index file')} rebuilt" if report.rebuilt else "nothing to rebuild"
+    read = (
+        f"{counted(report.topics, 'topic')}, {counted(report.partitions, 'partition')}, "
+        f"{counted(report.segments, 'segment')}, {bytes_text(report.bytes)} read"
+    )
+    verdict = f"{len(report.damaged)} DAMAGED, {done}" if report.damaged else done
+    hint = "; cordwood verify says what else is wrong" if report.damaged else ""
+    click.echo(f"{path}: {verdict}: {read}{hint}")
+
+
+def _as_named(report: ReindexReport, path: str) -> ReindexReport:
+    """Return the report with files named as the directory was, not by whole paths."""
+    whole, named = os.path.abspath(path), path.rstrip("/")
+
+    def shown(file: str) -> str:
+        return named + file.removeprefix(whole)
+
+    return replace(
+        report,
+        rebuilt=tuple(replace(each, path=shown(each.path)) for each in report.rebuilt),
+        damaged=tuple(replace(each, path=shown(each.path)) for each in report.damaged),
+    )

@@ -1,0 +1,344 @@
+"""Rebuilding indexes: every ``.idx`` and ``.timeidx`` as the log gives it, byte for byte.
+
+What takes long is reading the logs, and that needs no lock: `build_indexes` reads one segment, compares, and
+stages what differs in ``tmp/``, synced, here or in any process that sees the files. Whoever holds the
+directory then renames it into place, if it has the checksum that the segment was sealed with. Indexes are
+derived, so a crash on the way leaves old ones and new ones, each of use or rebuilt when it is needed; what is
+still staged is removed at the next open, as any spool is.
+
+The index of an active segment is in order once the directory is open, because opening rebuilds it where the
+mark does not vouch for it. So it is only looked at: before, for the report, and after, for what it says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import google_crc32c
+import msgspec
+
+from cordwood import process
+from cordwood.errors import CordwoodError, DirectoryRefused, MetadataDamaged, StorageError, UnknownTopic
+from cordwood.index.sparse import SparseIndex
+from cordwood.index.time import TimeIndex
+from cordwood.storage.data_directory import FORMATS, DataDirectory, Opening, partition_directory
+from cordwood.storage.files import Files, join, parent, read_file, write_all
+from cordwood.storage.mark import read_marks
+from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.partition_state import SealedInfo, mark_path, read_state
+from cordwood.storage.reading import Bounds, index_frames
+from cordwood.storage.recovery import newest_mark
+from cordwood.storage.segment import OpenFiles, Segment, segment_path
+from cordwood.storage.store import as_storage_error
+from cordwood.storage.view import bounds_of
+
+Reason: TypeAlias = Literal["missing", "wrong"]
+_MISSING: Reason = "missing"
+_WRONG: Reason = "wrong"
+SUFFIXES = ("idx", "timeidx")
+#: What is called so in ``tmp/`` and was left there goes when the directory is opened next.
+_STAGED = ".spool"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An index file that was missing, or not what the log gives, and is right now."""
+
+    path: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """What no index can be built of: its path, the position if it is known, and what is wrong there."""
+
+    path: str
+    position: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReindexReport:
+    """How much was read, the indexes that were rebuilt, and the logs whose indexes were left alone."""
+
+    topics: int
+    partitions: int
+    segments: int
+    bytes: int
+    rebuilt: tuple[Rebuilt, ...]
+    damaged: tuple[Damaged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """A segment of the data directory ``data`` to be indexed, and what is known of it."""
+
+    data: str
+    directory: str
+    info: SealedInfo
+    bounds: Bounds
+    format: str
+    sealed: bool
+
+    def path(self, suffix: str) -> str:
+        """Return where one of its files is."""
+        return segment_path(self.directory, self.info.base, suffix)
+
+
+class BuiltIndex(NamedTuple):
+    """The checksum of an index as the log gives it; if the file is not that, why, and where it is staged."""
+
+    crc32c: int
+    reason: Reason | None = None
+    staged: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBuilt:
+    """The two indexes of a segment, by the order of `SUFFIXES`, or why there are none."""
+
+    indexes: tuple[BuiltIndex, ...] = ()
+    damage: Damaged | None = None
+
+
+Builder: TypeAlias = Callable[[Sequence[SegmentWork]], Iterable[SegmentBuilt]]
+"""Runs `build_indexes` of each, anywhere and in any order, and returns the results in the order given."""
+
+
+def build_indexes(files: Files, work: SegmentWork) -> SegmentBuilt:
+    """Read a segment, compare its index files with what it gives, and stage what differs, synced.
+
+    Changes nothing but ``tmp/``, where each call uses names of its own.
+
+    Raises:
+        DiskFull, StorageError: If that could not be written.
+    """
+    format_ = FORMATS[work.format]
+    segment = Segment(OpenFiles(files, mapped=False), work.directory, work.info, format_)
+    index, times = SparseIndex(work.info.index_interval_bytes), TimeIndex()
+    damage = index_frames(segment, work.bounds, index, times, (work.info.base, 0))
+    if damage is not None:
+        return SegmentBuilt(damage=Damaged(damage.path, damage.position, damage.reason))
+    built = zip(SUFFIXES, (bytes(index.entries), bytes(times.entries)), strict=True)
+    return SegmentBuilt(tuple(_compared(files, work, suffix, entries) for suffix, entries in built))
+
+
+def _compared(files: Files, work: SegmentWork, suffix: str, entries: bytes) -> BuiltIndex:
+    crc32c = google_crc32c.value(entries)
+    there, reason = None, _WRONG
+    try:
+        there = read_file(files, work.path(suffix))
+    except FileNotFoundError:
+        reason = _MISSING
+    except OSError:
+        # Derived, so whatever is wrong with it, another one takes its place.
+        pass
+    if there == entries or (not work.sealed and not there and not entries):
+        # An active segment without frames need not have any files but its log.
+        return BuiltIndex(crc32c)
+    if not work.sealed:
+        return BuiltIndex(crc32c, reason)
+    return BuiltIndex(crc32c, reason, _stage(files, work.data, entries))
+
+
+def _stage(files: Files, data: str, entries: bytes) -> str:
+    """Write *entries* to a new file in ``tmp/``, synced, and return its path."""
+    # The name is not the segment's: two attempts at one task may be here at the same time.
+    path = join(data, "tmp", process.new_id() + _STAGED)
+    try:
+        files.make_directories(parent(path))
+        with contextlib.closing(files.open(path, "create")) as file:
+            write_all(file, 0, entries)
+            file.sync()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            files.unlink(path)
+        raise as_storage_error(error, "staging an index") from error
+    return path
+
+
+def reindex_directory(
+    opening: Opening, topic: str | None = None, build: Builder | None = None
+) -> ReindexReport:
+    """Rebuild the indexes of a data directory, or of one topic, that are not what the logs give.
+
+    Takes the directory's lock, and recovers it as any open does. Durable on return. With *build* segments are
+    read by it, all at once, else here, one after the other; files and report are the same.
+
+    Raises:
+        DirectoryLocked: If another process writes the directory.
+        DirectoryRefused, MetadataDamaged: If it cannot be opened.
+        UnknownTopic: If there is no such topic.
+        StorageError: If an index could not be written. Those before it are as they should be.
+    """
+    files = opening.files
+    # Before it is opened, which brings the indexes of active segments in order and tells nobody.
+    found_wrong = _active_indexes(files, opening.path, topic)
+    with contextlib.closing(DataDirectory(opening)) as directory:
+        run = _Reindexing(directory, files, found_wrong)
+        work = run.plan(topic)
+        built = (build_indexes(files, each) for each in work) if build is None else build(work)
+        try:
+            for each, result in zip(work, built, strict=True):
+                run.settle(each, result)
+            run.sync()
+        except OSError as error:
+            raise as_storage_error(error, "replacing an index") from error
+        return run.report()
+
+
+class _Reindexing:
+    """One run over a directory that is open. One user."""
+
+    def __init__(self, directory: DataDirectory, files: Files, found_wrong: dict[str, Reason]) -> None:
+        self._directory = directory
+        self._files = files
+        self._found_wrong = found_wrong
+        self._logs: dict[str, PartitionLog] = {}
+        self._topics = self._segments = self._bytes = 0
+        self._rebuilt: list[Rebuilt] = []
+        self._damaged: list[Damaged] = []
+        self._changed: dict[str, None] = {}
+
+    def plan(self, topic: str | None) -> list[SegmentWork]:
+        """Return the segments of all partitions that can be opened, of one topic if it is given."""
+        topics = self._directory.topics
+        if topic is not None and topic not in topics:
+            raise UnknownTopic(f"there is no topic {topic}")
+        work: list[SegmentWork] = []
+        for name in sorted(topics) if topic is None else [topic]:
+            self._topics += 1
+            for number in range(topics[name].partitions):
+                log = self._opened(name, number)
+                if log is not None:
+                    self._logs[log.directory] = log
+                    work += _segments(self._directory.path, log)
+        self._segments, self._bytes = len(work), sum(each.info.size for each in work)
+        return work
+
+    def _opened(self, topic: str, partition: int) -> PartitionLog | None:
+        try:
+            return self._directory.find_partition(topic, partition)
+        except DirectoryRefused:
+            raise
+        except MetadataDamaged as error:
+            self._damaged.append(Damaged(error.path, None, error.reason))
+        except StorageError as error:
+            path = partition_directory(self._directory.path, topic, partition)
+            self._damaged.append(Damaged(path, None, str(error)))
+        return None
+
+    def settle(self, work: SegmentWork, built: SegmentBuilt) -> None:
+        """Put the indexes of a segment in place, or write down why they are left alone."""
+        damage = built.damage or _contradiction(work, built)
+        if damage is not None:
+            self._damaged.append(damage)
+            for index in built.indexes:
+                if index.staged is not None:
+                    self._files.unlink(index.staged)
+            return
+        for suffix, index in zip(SUFFIXES, built.indexes, strict=True):
+            path = work.path(suffix)
+            if index.staged is not None:
+                self._replace(work, path, index.crc32c, index.staged)
+            reason = self._found_wrong.get(path) or index.reason
+            if reason is not None:
+                self._rebuilt.append(Rebuilt(path, reason))
+
+    def _replace(self, work: SegmentWork, path: str, crc32c: int, staged: str) -> None:
+        """Rename what was staged into place, if the segment is what it was and so is the file."""
+        log = self._logs[work.directory]
+        with log.held():
+            if work.info not in log.state.sealed:
+                raise StorageError(f"{work.path('log')} changed while it was indexed; run it again")
+            if google_crc32c.value(read_file(self._files, staged)) != crc32c:
+                raise StorageError(f"{staged} is not what was staged there; run it again")
+            self._files.rename(staged, path)
+        self._changed |= dict.fromkeys((parent(path), parent(staged)))
+
+    def sync(self) -> None:
+        """Make every rename durable."""
+        for directory in self._changed:
+            self._files.sync_directory(directory)
+
+    def report(self) -> ReindexReport:
+        """Return what was done."""
+        return ReindexReport(
+            self._topics,
+            len(self._logs),
+            self._segments,
+            self._bytes,
+            tuple(self._rebuilt),
+            tuple(self._damaged),
+        )
+
+
+def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
+    """Return the segments of a partition, the active one as far as it is written."""
+    state = log.state
+    active = SealedInfo(
+        state.active_base,
+        log.active_size,
+        log.log_end_offset,
+        index_interval_bytes=state.index_interval_bytes,
+        generation=state.active_generation,
+    )
+    return [
+        SegmentWork(
+            data,
+            log.directory,
+            info,
+            bounds_of(state, info, log.config.stored_bytes_max),
+            log.format.name,
+            sealed=info is not active,
+        )
+        for info in (*state.sealed, active)
+    ]
+
+
+def _contradiction(work: SegmentWork, built: SegmentBuilt) -> Damaged | None:
+    """Return what is wrong if metadata vouch for another index than the log gives: one of them is damaged."""
+    found = tuple(index.crc32c for index in built.indexes)
+    if work.sealed:
+        vouched = found == (work.info.index_crc32c, work.info.time_index_crc32c)
+    else:
+        vouched = all(index.reason is None for index in built.indexes)
+    if vouched:
+        return None
+    source = "partition.json" if work.sealed else "the mark"
+    return Damaged(work.path("log"), None, f"gives other indexes than {source} has the checksums of")
+
+
+def _active_indexes(files: Files, data: str, topic: str | None) -> dict[str, Reason]:
+    """Return the index files of active segments that do not hold what the mark vouches for, and why.
+
+    Nothing is locked: if a writer is at work, this is of no use, and opening the directory says so.
+    """
+    found: dict[str, Reason] = {}
+    with contextlib.suppress(OSError):
+        names = files.list(join(data, "topics"))
+        for name in names if topic is None else [name for name in names if name == topic]:
+            path = join(data, "topics", name)
+            for partition in files.list(path) if files.is_directory(path) else []:
+                # What cannot be read is what opening it will refuse.
+                with contextlib.suppress(CordwoodError, OSError, msgspec.MsgspecError):
+                    found |= _active_index(files, join(path, partition))
+    return found
+
+
+def _active_index(files: Files, directory: str) -> dict[str, Reason]:
+    state = read_state(files, directory)
+    mark = newest_mark(state, read_marks(files, mark_path(directory)), directory)
+    if mark is None or mark.base != state.active_base or state.truncating is not None:
+        return {}
+    vouched = ((mark.index_entries, mark.index_crc), (mark.time_index_entries, mark.time_index_crc))
+    found: dict[str, Reason] = {}
+    for suffix, (entries, crc32c) in zip(SUFFIXES, vouched, strict=True):
+        path = segment_path(directory, mark.base, suffix)
+        there = read_file(files, path) if files.exists(path) else None
+        if google_crc32c.value((there or b"")[: entries * 16]) != crc32c:
+            found[path] = _MISSING if there is None else _WRONG
+    return found
