@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pyspark
@@ -103,7 +104,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield address
 
 
-def test_a_cluster_reads_and_writes_and_a_speculative_attempt_is_published_once(
+def test_a_cluster_reads_writes_runs_a_job_and_publishes_a_speculative_attempt_once(
     master: str, tmp_path: Path
 ) -> None:
     """The first attempt at a task is slow until a second one, on the other host, has staged as well."""
@@ -131,7 +132,11 @@ def test_a_cluster_reads_and_writes_and_a_speculative_attempt_is_published_once(
             time.sleep(0.01)
     assert driver.returncode == 0, (tmp_path / "driver.err").read_text()[-3000:]
     (line,) = (line for line in output.splitlines() if line.startswith("@"))
-    assert json.loads(line[1:])["read"] == list(range(ROWS))
+    found = json.loads(line[1:])
+    assert found["read"] == list(range(ROWS))
+    local = verify_directory(PosixFiles(), str(data), "plain")
+    assert found["verified"] == json.loads(json.dumps(asdict(local)))
+    assert local.records == ROWS
     staged = sorted(os.listdir(attempts))
     print(f"attempts that staged: {staged}")
     assert {"0-0", "0-1"} <= set(staged), "no second attempt ran"

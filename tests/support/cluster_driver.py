@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from cordwood.spark.jobs.verify import VerifyOptions, verify
 from support.failing_source import FailingSource
 
 ROWS, TASKS = 400, 4
@@ -52,7 +54,9 @@ def main(master: str, data: str, attempts: str) -> None:
     found = [int(row.value) for row in read.select(F.col("value").cast("string").alias("value")).collect()]
     slow = rows.write.format("cordwood_failing").option("path", data).option("topic", "out")
     slow.option("attempts", attempts).option("mishap", "slow").mode("append").save()
-    print("@", json.dumps({"read": sorted(found)}), flush=True)
+    # A job of our own, whose work and results travel otherwise than rows do.
+    report = verify(spark, VerifyOptions(data, "plain"))
+    print("@", json.dumps({"read": sorted(found), "verified": asdict(report)}), flush=True)
     spark.stop()
 
 
