@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+# The pipeline itself, which is an example of its own beside this file.
+import streaming  # type: ignore[import-not-found]
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 from rich.console import Console
 from rich.table import Table
@@ -35,10 +37,8 @@ ORDERS = 120_000
 PARTITIONS = 4
 #: The orders were placed within these hours before now, a few of them a minute late or more.
 HOURS = 3
-WINDOW = "15 minutes"
 ITEMS = {"axe": 42, "saw": 31, "maul": 55, "wedge": 12, "gloves": 9}
 CUSTOMERS = [f"customer-{number:03d}" for number in range(200)]
-SCHEMA = "item string, amount long, placed_at timestamp"
 
 console = Console(highlight=False)
 
@@ -71,8 +71,8 @@ def main() -> None:
     console.print("\n[bold]Try next[/]")
     for command in (
         f"cordwood consume --data {DATA} -t revenue -o beginning -e -c 5",
-        f"cordwood topic describe --data {DATA} orders",
-        f"cordwood serve --data {DATA}",
+        f"cordwood pipeline materialize --data {DATA} -t orders --latest --to {HOME}/latest",
+        f"cordwood pipeline run examples/pipeline/spark-pipeline.yml --data {DATA} --storage {HOME}/pipeline",
     ):
         console.print(f"  .venv/bin/{command}")
 
@@ -127,9 +127,9 @@ def make_order(number: int, dice: random.Random, now: float) -> tuple[str, dict[
 
 
 def send_orders(address: str, count: int) -> None:
-    """Send orders in the order they were placed, with a stock client and its default settings."""
+    """Send orders as they were placed, some with a payment, with a stock client and its default settings."""
     admin = AdminClient({"bootstrap.servers": address})
-    topics = [NewTopic("orders", PARTITIONS, 1), NewTopic("revenue", 1, 1)]
+    topics = [NewTopic("orders", PARTITIONS, 1), NewTopic("payments", 1, 1), NewTopic("revenue", 1, 1)]
     for made in admin.create_topics(topics).values():
         made.result(10)
     dice, now = random.Random(1), time.time()
@@ -140,6 +140,9 @@ def send_orders(address: str, count: int) -> None:
     for customer, order in orders:
         producer.produce("orders", json.dumps(order), customer)
         producer.poll(0)
+        if dice.random() < 0.1:
+            payment = {"order": order["order"], "paid": order["amount"], "paid_at": order["placed_at"]}
+            producer.produce("payments", json.dumps(payment), customer)
     producer.flush()
     rate = count / (time.perf_counter() - started)
     step(f"confluent-kafka sent {count:,} orders, {rate:,.0f} a second, each one synced.")
@@ -151,19 +154,8 @@ def run_pipeline(address: str) -> list[Row]:
     spark = cordwood.spark.session("demo", config={"spark.sql.shuffle.partitions": "2"})
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     ready = time.perf_counter()
-    source = spark.readStream.format("cordwood").option("path", str(DATA.resolve()))
-    orders = source.option("subscribe", "orders").option("startingOffsets", "earliest").load()
-    query = (
-        revenue(orders)
-        .writeStream.format("cordwood")
-        .option("kafka.bootstrap.servers", address)
-        .option("topic", "revenue")
-        .option("checkpointLocation", str(HOME / "checkpoint"))
-        .outputMode("append")
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    source, sink = {"path": str(DATA.resolve())}, {"kafka.bootstrap.servers": address}
+    streaming.run(spark, source, sink, str(HOME / "checkpoint"))
     rows = read_revenue(spark)
     spark.stop()
     step(
@@ -171,17 +163,6 @@ def run_pipeline(address: str) -> list[Row]:
         f"windows to topic revenue, exactly once, in {time.perf_counter() - ready:.0f} s."
     )
     return rows
-
-
-def revenue(orders: DataFrame) -> DataFrame:
-    """Return the revenue of each item in each window, once no order can be late for it any more."""
-    parsed = orders.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("order")).select(
-        "order.*"
-    )
-    windows = parsed.withWatermark("placed_at", "10 minutes").groupBy(F.window("placed_at", WINDOW), "item")
-    summed = windows.agg(F.sum("amount").alias("revenue"), F.count("*").alias("orders"))
-    fields = F.struct(F.col("window.start").alias("start"), "item", "revenue", "orders")
-    return summed.select(F.col("item").alias("key"), F.to_json(fields).alias("value"))
 
 
 def read_revenue(spark: SparkSession) -> list[Row]:
@@ -233,7 +214,7 @@ def draw(rows: list[Row]) -> None:
         [[amounts.get((start, item), 0) for start in starts] for item in ITEMS],
         labels=list(ITEMS),
     )
-    axes.set_title(f"revenue in windows of {WINDOW}")
+    axes.set_title(f"revenue in windows of {streaming.WINDOW}")
     axes.legend(loc="upper left", ncols=len(ITEMS))
     axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))  # type: ignore[no-untyped-call]
     figure.savefig(PICTURE, dpi=120, bbox_inches="tight")

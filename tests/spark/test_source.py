@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.commands import run as command_line
 from support.filling import NOW, SMALL, expected, fill, offsets, reading, rows, rows_of
+from support.pages import examples
+from support.pages import matches as page_matches
 
 import cordwood
 from cordwood.errors import CordwoodError, CorruptRange, DirectoryRefused, RecordsLost
@@ -714,6 +718,27 @@ def test_the_guide_does_what_it_shows(
         promised = [line[2:] for line in block.splitlines() if line.startswith("# ")]
         assert capsys.readouterr().out.splitlines() == promised
     assert len(blocks) >= 4
+
+
+def test_the_commands_of_the_guide_print_what_it_says(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, so that they find a session that is there."""
+    shutil.copytree(data, tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    compared = 0
+    for command, promised in examples(page):
+        if command.startswith("cordwood "):
+            result = command_line(*shlex.split(command)[1:])
+            assert result.exit_code == 0, result.output
+            assert page_matches(promised, result.output), (
+                f"$ {command}\n{result.output}\ninstead of\n{promised}"
+            )
+            compared += 1
+        else:
+            subprocess.run(["bash", "-c", command], check=True)
+    assert compared >= 4
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -34,9 +34,10 @@ READ_ONLY = (
     "pushFilters",
 )
 WRITE_ONLY = ("topic", "txnAppId", "txnVersion")
-_CHECKPOINT = "checkpointLocation"
+#: What Spark says to a sink of a stream beside our options; `queryName` in declarative pipelines.
+_SPARKS = ("checkpointLocation", "queryName")
 _BOTH = ("path", "includeHeaders")
-_SPELLINGS = {name.lower(): name for name in (*_BOTH, *READ_ONLY, *WRITE_ONLY, _CHECKPOINT)}
+_SPELLINGS = {name.lower(): name for name in (*_BOTH, *READ_ONLY, *WRITE_ONLY, *_SPARKS)}
 #: What Spark's catalogue says of a table beside its options.
 _TABLE = ("provider", "location", "owner", "comment", "external", "is_managed_location")
 #: What the source decides itself, so that a range is read exactly and once.

@@ -11,7 +11,10 @@ _JOBS: dict[str, tuple[str, str]] = {
     "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic, however many keys it has."),
     "export": ("cordwood.cli.pipeline.export:export", "Topics as Parquet files, incrementally."),
     "stats": ("cordwood.cli.pipeline.stats:stats", "Sizes, rates, key skew and times of topics."),
+    "ingest": ("cordwood.cli.pipeline.ingest:ingest", "Files or a query into a topic."),
+    "materialize": ("cordwood.cli.pipeline.materialize:materialize", "The latest of each key, or windows."),
     "reindex": ("cordwood.cli.pipeline.reindex:reindex", "Rebuild the indexes of a data directory."),
+    "run": ("cordwood.cli.pipeline.run:run", "Run a declarative pipeline."),
     "verify": ("cordwood.cli.pipeline.verify:verify", "Check every byte of a data directory."),
 }
 

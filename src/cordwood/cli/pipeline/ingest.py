@@ -1,0 +1,143 @@
+"""``cordwood pipeline ingest``: files or a query into a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from cordwood.cli.output import counted, print_json
+from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.place import pairs
+
+if TYPE_CHECKING:
+    from cordwood.spark.jobs.ingest import IngestReport, Partitioner
+
+
+@click.command()
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, made if it is missing.")
+@click.option(
+    "--from", "files", metavar="FILE", multiple=True, help="A file, a folder or a glob; repeatable."
+)
+@click.option("--query", metavar="SQL", help="Rows of a query instead, in Spark's SQL.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["parquet", "csv", "json"]),
+    help="What the files are, if their names do not say it; json is a line each.",
+)
+@click.option(
+    "-O",
+    "reader",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=pairs("KEY=VALUE, an option of Spark's reader"),
+    help="An option of Spark's reader, as sep=';' or mode=DROPMALFORMED.",
+)
+@click.option("--key", metavar="COLUMN", help="The column of keys; without it there are none.")
+@click.option("--value", metavar="COLUMN", help="The column of values; the whole row as JSON if not given.")
+@click.option(
+    "--timestamp", metavar="COLUMN", help="The column of times, or of milliseconds; now if not given."
+)
+@click.option("--partition", metavar="COLUMN", help="The column of partition numbers.")
+@click.option(
+    "--partitioner",
+    type=click.Choice(["key", "round-robin"]),
+    default="key",
+    show_default=True,
+    help="Where rows go that do not say it: as every Kafka client sends keys, or evenly.",
+)
+@click.option(
+    "--partitions", metavar="N", type=click.IntRange(1), help="How many partitions a new topic gets."
+)
+@click.option("--id", "name", metavar="NAME", help="Publish once under this name: a second run does nothing.")
+@click.option(
+    "--version",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="With --id, the next load of that name; lower ones are then done with.",
+)
+@job_options(address=True)
+def ingest(
+    topic: str,
+    files: tuple[str, ...],
+    query: str | None,
+    kind: str | None,
+    reader: Mapping[str, str],
+    key: str | None,
+    value: str | None,
+    timestamp: str | None,
+    partition: str | None,
+    partitioner: Partitioner,
+    partitions: int | None,
+    name: str | None,
+    version: int,
+    line: Line,
+) -> None:
+    """Publish files, or the rows of a query, as records of a topic: all of them or none.
+
+    A file of CSV has a line of names first (-O header=false says otherwise) and its columns are text. A line
+    that does not parse ends the job (-O mode=DROPMALFORMED leaves such lines out). Records keep the order of
+    a file's rows up to 128 MiB; files come in any order, and a query with ORDER BY sets its own.
+
+    Example: cordwood pipeline ingest -t orders --from 'orders/*.csv' --key customer --id orders-2024
+    """
+    _check(files, query, kind, reader, partition, partitioner, name, version)
+    place = line.place(create=True)
+    from cordwood.spark.jobs.ingest import IngestOptions
+    from cordwood.spark.jobs.ingest import ingest as run
+
+    options = IngestOptions(
+        place=place,
+        topic=topic,
+        files=files,
+        query=query,
+        format=kind,
+        reader=reader,
+        key=key,
+        value=value,
+        timestamp=timestamp,
+        partition=partition,
+        partitioner=partitioner,
+        partitions=partitions,
+        name=name,
+        version=version,
+    )
+    with line.working("ingesting") as spark:
+        report = run(spark, options)
+    if line.as_json:
+        print_json({"job": "ingest", **asdict(report)})
+    else:
+        click.echo(_sentence(report))
+
+
+def _check(
+    files: tuple[str, ...],
+    query: str | None,
+    kind: str | None,
+    reader: Mapping[str, str],
+    partition: str | None,
+    partitioner: Partitioner,
+    name: str | None,
+    version: int,
+) -> None:
+    """Refuse options that contradict each other."""
+    if bool(files) == (query is not None):
+        raise click.UsageError("give what to ingest: --from or --query, one of them.")
+    if query is not None and (kind is not None or reader):
+        raise click.UsageError("--format and -O are for the files of --from.")
+    if partition is not None and partitioner != "key":
+        raise click.UsageError("--partition says where rows go, so --partitioner cannot.")
+    if name is None and version:
+        raise click.UsageError("--version is that of an --id: give both.")
+
+
+def _sentence(report: IngestReport) -> str:
+    if not report.published:
+        return f"{report.topic}: nothing to do, {report.name} version {report.version} was published before"
+    under = "" if report.name is None else f", as {report.name} version {report.version}"
+    return f"{report.topic}: {counted(report.records, 'record')} published{under}"

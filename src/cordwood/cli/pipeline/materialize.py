@@ -1,0 +1,135 @@
+"""``cordwood pipeline materialize``: the latest of each key, or windows, as a table or a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from cordwood.cli.output import counted, print_json
+from cordwood.cli.pipeline.line import Line, job_options
+
+if TYPE_CHECKING:
+    from cordwood.spark.jobs.materialize import MaterializeReport
+
+_LATE = "10 minutes"
+
+
+@click.command()
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic that is read.")
+@click.option("--latest", is_flag=True, help="The last record of each key; a tombstone removes it.")
+@click.option("--window", metavar="DURATION", help="Counts and sums in windows of, say, '15 minutes'.")
+@click.option("--value-schema", "schema", metavar="DDL", help="Fields of the JSON values: 'item string, …'.")
+@click.option("--sum", "sums", metavar="COLUMN", multiple=True, help="Add up a field; repeatable.")
+@click.option(
+    "--avg", "averages", metavar="COLUMN", multiple=True, help="The average of a field; repeatable."
+)
+@click.option(
+    "--group", "groups", metavar="COLUMN", multiple=True, help="By a field, or key or partition; repeatable."
+)
+@click.option(
+    "--time", metavar="COLUMN", help="The field that says when; the record's timestamp if not given."
+)
+@click.option(
+    "--watermark",
+    "late",
+    metavar="DURATION",
+    help=f"How late records may come, with --checkpoint [{_LATE}].",
+)
+@click.option("--final", is_flag=True, help="Only windows that no record can come for, with --checkpoint.")
+@click.option("--skip-malformed", is_flag=True, help="Leave out values that do not parse, else the job ends.")
+@click.option("--to", "table", metavar="DIR", help="A Parquet table, replaced all at once.")
+@click.option("--to-topic", "to", metavar="TOPIC", help="A compacted topic, made if it is missing.")
+@click.option("--checkpoint", metavar="DIR", help="Add what came since the last run, which this remembers.")
+@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C, with --checkpoint.")
+@job_options(address=True)
+def materialize(
+    topic: str,
+    latest: bool,
+    window: str | None,
+    schema: str | None,
+    sums: tuple[str, ...],
+    averages: tuple[str, ...],
+    groups: tuple[str, ...],
+    time: str | None,
+    late: str | None,
+    final: bool,
+    skip_malformed: bool,
+    table: str | None,
+    to: str | None,
+    checkpoint: str | None,
+    continuous: bool,
+    line: Line,
+) -> None:
+    """Make a table or a compacted topic of a topic: the latest of each key, or windows that are added up.
+
+    Without --checkpoint the whole topic is read and the result replaced: of a topic, only what differs is
+    published. With it only what came since is read and merged, with the same result, unless a record came
+    later than the watermark lets it.
+
+    Example: cordwood pipeline materialize -t orders --latest --to latest
+    """
+    of_windows = {
+        "--value-schema": schema, "--sum": sums, "--avg": averages, "--group": groups, "--time": time,
+        "--watermark": late, "--final": final, "--skip-malformed": skip_malformed,
+    }  # fmt: skip
+    if latest == (window is not None):
+        raise click.UsageError("give what to make of the topic: --latest or --window, one of them.")
+    if latest and any(of_windows.values()):
+        given = next(name for name, value in of_windows.items() if value)
+        raise click.UsageError(f"{given} is for --window.")
+    if (table is None) == (to is None):
+        raise click.UsageError("give where to put it: --to or --to-topic, one of them.")
+    for name, value in {"--continuous": continuous, "--watermark": late, "--final": final}.items():
+        if value and checkpoint is None:
+            raise click.UsageError(f"{name} needs a --checkpoint.")
+    if to == topic:
+        raise click.UsageError("--to-topic must be another topic.")
+    place = line.place()
+    from cordwood.spark.jobs.materialize import MaterializeOptions
+    from cordwood.spark.jobs.materialize import materialize as run
+    from cordwood.spark.jobs.windows import Windows
+
+    windows = None
+    if window is not None:
+        windows = Windows(
+            window, schema, sums, averages, groups, time or "timestamp", late or _LATE, final, skip_malformed
+        )
+    options = MaterializeOptions(place, topic, windows, table, to, checkpoint, continuous)
+    with line.working("materializing") as spark, _stopping(continuous) as stop:
+        report = run(spark, options, stop)
+    if line.as_json:
+        print_json({"job": "materialize", **asdict(report)})
+    else:
+        click.echo(_sentence(report))
+
+
+@contextlib.contextmanager
+def _stopping(wanted: bool) -> Iterator[threading.Event]:
+    """Give what Ctrl-C and SIGTERM set in the block, if that is *wanted*; they do nothing else then."""
+    stop = threading.Event()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(kind, lambda number, frame: stop.set()) for kind in kinds]
+    try:
+        yield stop
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
+
+
+def _sentence(report: MaterializeReport) -> str:
+    read = "" if report.records is None else f" of {counted(report.records, 'record')}"
+    left_out = f", {counted(report.keyless, 'record')} without a key left out" if report.keyless else ""
+    if report.rows is not None:
+        return f"{report.topic}: {counted(report.rows, 'row')} in {report.to}{read}{left_out}"
+    return (
+        f"{report.topic}: {counted(report.published or 0, 'record')} published to {report.to}{read}{left_out}"
+    )

@@ -1,0 +1,75 @@
+"""``cordwood pipeline run``: a declarative pipeline of Spark."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+import cordwood.spark
+from cordwood.cli.output import print_json, print_table
+from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.place import data_path
+
+_WARNING = (
+    "A full refresh forgets how far each flow is and makes its tables anew. Topics that the pipeline writes "
+    "to keep what they have, and get everything once more."
+)
+
+
+class _FileFirst(click.Command):
+    """Takes options after FILE too; where jobs follow each other, click ends a job at its first argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and not args[0].startswith("-"):
+            after = 1 + self._options_size(ctx, args[1:])
+            args = [*args[1:after], args[0], *args[after:]]
+        return super().parse_args(ctx, args)
+
+    def _options_size(self, ctx: click.Context, args: list[str]) -> int:
+        """Return how many of *args* are options and their values, up to the first that is neither."""
+        taking = [
+            each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.is_flag
+        ]
+        names = {name for each in taking for name in each.opts}
+        size = 0
+        while size < len(args) and args[size].startswith("-"):
+            size += 2 if args[size] in names else 1
+        return min(size, len(args))
+
+
+@click.command(cls=_FileFirst)
+@click.argument("file", metavar="FILE")
+@click.option("--storage", metavar="DIR", help="Where checkpoints and tables are, instead of what FILE says.")
+@click.option("--full-refresh", is_flag=True, help="Begin anew: topics are written to once more.")
+@click.option("--yes", is_flag=True, help="Do not ask before a full refresh.")
+@job_options()
+def run(file: str, storage: str | None, full_refresh: bool, yes: bool, line: Line) -> None:
+    """Run a declarative pipeline, a spark-pipeline.yml: what came since the last run.
+
+    It runs as spark-pipelines run does, in a process of its own, with the catalogue of its tables kept in the
+    storage. Its flows find the data directory in CORDWOOD_DATA_DIR. --master is local[N], or sc://HOST for
+    a Spark Connect server.
+
+    Example: cordwood pipeline run examples/pipeline/spark-pipeline.yml --storage .pipeline
+    """
+    cordwood.spark.has_session()
+    from cordwood.spark.pipelines import PipelineOptions, load_spec, run_pipeline
+
+    load_spec(file)
+    if full_refresh:
+        click.echo(_WARNING, err=True)
+        if not yes:
+            click.confirm("Go on?", abort=True, err=True)
+    options = PipelineOptions(file, data_path(line.data), storage, line.master, full_refresh)
+    report = run_pipeline(options, _tell)
+    if line.as_json:
+        print_json({"job": "run", **asdict(report)})
+    else:
+        print_table(("flow", "state"), sorted(report.flows.items()))
+
+
+def _tell(event: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(event, err=True)
