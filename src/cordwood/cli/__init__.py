@@ -29,6 +29,7 @@ __all__ = ["ExitCode", "main"]
 
 # Each command: where it is, and its line in the overview.
 _COMMANDS = {
+    "backup": ("cordwood.cli.backup:backup", "Back up a data directory, beside whoever writes it."),
     "completion": ("cordwood.cli.completion:completion", "Print the completion script of a shell."),
     "consume": ("cordwood.cli.consume:consume", "Print the records of a topic."),
     "doctor": ("cordwood.cli.doctor:doctor", "Explain a data directory and this installation."),
@@ -37,6 +38,7 @@ _COMMANDS = {
     "pipeline": ("cordwood.cli.pipeline:pipeline", "Run jobs of the data pipeline on Spark."),
     "produce": ("cordwood.cli.produce:produce", "Append lines from standard input to a topic."),
     "reindex": ("cordwood.cli.reindex:reindex", "Rebuild the indexes of a data directory."),
+    "restore": ("cordwood.cli.restore:restore", "Make a data directory of a backup, up to any point."),
     "segment": ("cordwood.cli.segment:segment", "Look into a segment file."),
     "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
     "topic": ("cordwood.cli.topic:topic", "Create, list, describe, alter and delete topics."),

@@ -1,0 +1,87 @@
+"""``cordwood backup``: bring a directory to where a data directory is now, beside whoever writes that."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import click
+import msgspec
+
+from cordwood.cli import ExitCode
+from cordwood.cli.output import bytes_text, counted, print_json, print_table, progress_bar
+from cordwood.cli.place import check_there, data_option, data_path, refusing
+from cordwood.errors import CordwoodError, DirectoryLocked
+from cordwood.storage.backup import backup as back_up
+from cordwood.storage.backup_moving import BackupReport
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@data_option
+@click.option("--no-link", is_flag=True, help="Copy every file, also where it could be linked.")
+@click.option("--no-verify", is_flag=True, help="Do not read what is linked or copied to check it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
+def backup(directory: str, data: str | None, no_link: bool, no_verify: bool, as_json: bool) -> None:
+    """Back up a data directory to DIR; again to the same DIR, bring what has changed since.
+
+    Works beside a live server and changes nothing in the data directory. DIR is a data directory itself.
+
+    Exit status: 0 all of it is there, 4 so is what is damaged in the source, as it is there.
+
+    Example: cordwood backup --data data /backups/monday
+    """
+    path = data_path(data)
+    check_there(path)
+    with refusing(path), alone(), progress_bar("backing up", log_bytes(path), shown=not as_json) as show:
+        report = back_up(path, directory, link=not no_link, verify=not no_verify, progress=show)
+    _print_report(report, as_json=as_json)
+    raise SystemExit(ExitCode.OK if report.sound else ExitCode.CORRUPTION)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Say of a backup that a server holds what to do."""
+    try:
+        yield
+    except DirectoryLocked as error:
+        if error.address is None:
+            raise
+        raise CordwoodError(f"{error}; end it first, or back up to another directory") from error
+
+
+def log_bytes(path: str) -> int:
+    """Return the size of all segments of a data directory, as far as they can be seen."""
+    total = 0
+    for directory, _, names in os.walk(os.path.join(path, "topics")):
+        for name in names:
+            # A writer may remove one meanwhile.
+            with contextlib.suppress(OSError):
+                if name.endswith(".log"):
+                    total += os.path.getsize(os.path.join(directory, name))
+    return total
+
+
+def _print_report(report: BackupReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"sound": report.sound, **msgspec.to_builtins(report)})
+        return
+    if report.damaged:
+        rows = [
+            (each.path, "" if each.position is None else str(each.position), each.reason)
+            for each in report.damaged
+        ]
+        print_table(("damaged", "position", "what is wrong"), rows, ["bold red"] * len(rows))
+    for note in report.notes:
+        click.echo(note)
+    came = (
+        f"{counted(report.linked, 'segment')} linked, {report.copied:,} copied, {report.kept:,} kept, "
+        f"{bytes_text(report.copied_bytes)} copied in all"
+    )
+    verdict = f"{len(report.damaged)} DAMAGED, backed up" if report.damaged else "backed up"
+    hint = "; cordwood verify says what else is wrong" if report.damaged else ""
+    click.echo(
+        f"{report.target}: {verdict}: {counted(report.topics, 'topic')}, "
+        f"{counted(len(report.partitions), 'partition')}; {came}{hint}"
+    )
