@@ -737,3 +737,28 @@ def test_the_first_reads_of_a_process_may_come_from_many_threads(tmp_path: Path,
     arguments = [sys.executable, "-X", "faulthandler", "-c", COLD, str(tmp_path / "data")]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_topic_that_is_made_while_the_catalogue_is_read_is_no_damage() -> None:
+    """The writer adds to the catalogue and moves its mark between any two reads of a reader beside it."""
+    disk = MemoryFiles()
+    writer = cordwood.open("/data", files=disk)
+    writer.topic("first")
+    hooked = HookedFiles(disk)
+    made = 0
+
+    def make_one(kind: str, path: str) -> None:
+        nonlocal made
+        if kind in ("open", "read") and "catalogue" in path:
+            made += 1
+            writer.topic(f"topic-{made}")
+
+    reader = cordwood.open("/data", files=hooked, read_only=True)
+    hooked.before = make_one
+    for _ in range(20):
+        assert "first" in reader.topics
+    hooked.before = lambda kind, path: None
+    assert made >= 40
+    assert len(reader.topics) == made + 1
+    reader.close()
+    writer.close()

@@ -125,12 +125,13 @@ def read_catalogue(files: Files, data: str) -> tuple[Scanned, bytes]:
         MetadataDamaged: If it is missing, or wrong where it is known to be synced.
     """
     path = catalogue_path(data)
+    # Before the log: a writer beside us may add to both meanwhile, and the log must have what the mark says.
+    marks = read_marks(files, catalogue_mark_path(data))
     try:
         content = read_file(files, path)
     except FileNotFoundError:
         raise MetadataDamaged(path, "is missing") from None
     scanned = scan(content)
-    marks = read_marks(files, catalogue_mark_path(data))
     synced = marks[0].position if marks else len(MAGIC)
     if scanned.end < synced:
         raise MetadataDamaged(path, scanned.fault or f"has {len(content)} bytes, but {synced} were synced")

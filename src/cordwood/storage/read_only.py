@@ -35,7 +35,8 @@ from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import Fetched, View
 
 Result = TypeVar("Result")
-_SETTLING_TRIES = 8
+#: How often what changes underneath is looked at again before that counts as damage.
+_SETTLING_TRIES = 64
 _WHOLE_FILE = 1 << 62
 #: How often a follower looks at the mark of another process.
 FOLLOW_SECONDS = 0.02
