@@ -60,6 +60,7 @@ def prepare(
         interval,
         google_crc32c.value(bytes(index.entries)),
         google_crc32c.value(bytes(times.entries)),
+        opened_ms=around.clock.now_ms(),
         sealed_ms=around.clock.now_ms(),
     )
     return segment
