@@ -132,7 +132,16 @@ class Upkeep:
         if retention:
             self._retention_due_ns = now_ns + self._config.retention_check_interval_ms * 1_000_000
         compaction = self._config.cleaner_enable
-        self._waiting.extend(self._node.to_keep_up(retention=retention, compaction=compaction))
+        # There may be very many topics, so they are not looked through on the loop.
+        self._workers.run_for(
+            lambda: self._node.to_keep_up(retention=retention, compaction=compaction), self._found
+        )
+
+    def _found(self, result: list[tuple[str, int]] | Exception) -> None:
+        if isinstance(result, Exception):
+            _LOGGER.warning("topics could not be looked through: %s", result)
+        else:
+            self._waiting.extend(result)
         self._next()
 
     def _next(self) -> None:
