@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from support.clocks import ManualClock
 
@@ -87,7 +94,7 @@ def test_a_consumer_that_reads_through_a_compaction_sees_each_survivor_once_in_o
     with cordwood.Broker(data, config=EAGER) as broker:
         settings = {"bootstrap.servers": broker.bootstrap, "group.id": "slow", "enable.auto.commit": False}
         # A batch or two at a time, so that most is fetched after the swap.
-        small = {"fetch.message.max.bytes": 100, "queued.min.messages": 1, "queued.max.messages.kbytes": 1}
+        small = {"fetch.message.max.bytes": 100, "queued.min.messages": 1, "fetch.queue.backoff.ms": 1}
         consumer = Consumer({**settings, **small, "enable.partition.eof": True})
         consumer.assign([TopicPartition("t", 0, 0)])
         while True:
@@ -137,6 +144,24 @@ def test_retention_waits_for_a_group_where_it_is_told_to(tmp_path: Path) -> None
         assert start_offset(broker, "t") <= 11
 
 
+def offsets_of(admin: AdminClient, group: str) -> list[int]:
+    """Return what a group has committed, once the broker has read it after its start."""
+    found: list[int] = []
+
+    def known() -> bool:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
+        try:
+            found.extend(each.offset for each in asked.result(10).topic_partitions)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                return False
+            raise
+        return True
+
+    until(known, "the group is not loaded")
+    return found
+
+
 def test_groups_survive_the_compaction_of_their_topic(tmp_path: Path) -> None:
     """Every commit is a record; only the last of each partition is needed."""
     config = {**EAGER, "log.cleaner.min.cleanable.ratio": "0.01", "log.segment.bytes": "2000"}
@@ -153,8 +178,7 @@ def test_groups_survive_the_compaction_of_their_topic(tmp_path: Path) -> None:
     with cordwood.Broker(tmp_path / "data", config=config) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         for group, expected in (("g0", 8), ("g1", 9)):
-            found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
-            assert [each.offset for each in found.topic_partitions] == [expected]
+            assert offsets_of(admin, group) == [expected]
 
 
 def test_a_clock_that_jumps_freezes_deletes_until_it_was_steady_for_a_while() -> None:
