@@ -99,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 46
+    assert len(SETTINGS) == 47
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -393,6 +393,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.retention.hours": ("77", 77 * 3_600_000),
     "log.retention.bytes": ("77", 77),
     "cordwood.retention.wait.for.groups": ("true", True),
+    "cordwood.chain": ("true", True),
     "log.cleaner.delete.retention.ms": ("7", 7),
     "log.cleaner.min.cleanable.ratio": ("0.25", 0.25),
     "log.cleaner.min.compaction.lag.ms": ("7", 7),

@@ -372,6 +372,13 @@ class TopicConfig:
         False,
         "Whether retention leaves what a consumer group with committed offsets has not committed past.",
     )
+    chain: bool = _setting(
+        "cordwood.chain",
+        "cordwood.chain",
+        _BOOLEAN,
+        False,
+        "Whether frames get leaves in the chain and the tree that make tampering evident.",
+    )
     delete_retention_ms: int = _setting(
         "delete.retention.ms",
         "log.cleaner.delete.retention.ms",

@@ -30,6 +30,10 @@ __all__ = ["ExitCode", "main"]
 # Each command: where it is, and its line in the overview.
 _COMMANDS = {
     "backup": ("cordwood.cli.backup:backup", "Back up a data directory, beside whoever writes it."),
+    "checkpoint": (
+        "cordwood.cli.checkpoint:checkpoint",
+        "Sign for what a log holds, and check that it still does.",
+    ),
     "completion": ("cordwood.cli.completion:completion", "Print the completion script of a shell."),
     "consume": ("cordwood.cli.consume:consume", "Print the records of a topic."),
     "doctor": ("cordwood.cli.doctor:doctor", "Explain a data directory and this installation."),
@@ -37,12 +41,14 @@ _COMMANDS = {
     "maintain": ("cordwood.cli.maintain:maintain", "Run one pass of retention and compaction."),
     "pipeline": ("cordwood.cli.pipeline:pipeline", "Run jobs of the data pipeline on Spark."),
     "produce": ("cordwood.cli.produce:produce", "Append lines from standard input to a topic."),
+    "prove": ("cordwood.cli.prove:prove", "Prove that a record is in the log."),
     "reindex": ("cordwood.cli.reindex:reindex", "Rebuild the indexes of a data directory."),
     "restore": ("cordwood.cli.restore:restore", "Make a data directory of a backup, up to any point."),
     "segment": ("cordwood.cli.segment:segment", "Look into a segment file."),
     "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
     "topic": ("cordwood.cli.topic:topic", "Create, list, describe, alter and delete topics."),
     "verify": ("cordwood.cli.verify:verify", "Check every byte of a data directory."),
+    "verify-proof": ("cordwood.cli.verify_proof:verify_proof", "Check a proof with nothing but a key."),
 }
 #: What a shell expects of a command that Ctrl-C ended.
 _INTERRUPTED = 130

@@ -1,0 +1,121 @@
+"""Check a proof of `cordwood prove` without Cordwood: the standard library and `cryptography`, nothing else.
+
+    python verify_proof.py proof.json KEY
+
+KEY is the verifier key, or a file that has it, from whoever you trust; the one in the proof is a hint only.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import struct
+import sys
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+FIELDS = {"format", "offset", "first_offset", "next_offset", "leaf", "path", "checkpoint", "key", "frame"}
+
+
+class Refused(Exception):
+    """The proof does not hold."""
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """Refuse the proof unless something holds."""
+    if not holds:
+        raise Refused(otherwise)
+
+
+def signed_text(note: str, key: str) -> str:
+    """Return the text of a signed note (c2sp.org/signed-note) if *key* signed it."""
+    name, _, rest = key.partition("+")
+    key_id, _, encoded = rest.partition("+")
+    public = base64.b64decode(encoded, validate=True)
+    require(len(public) == 33 and public[0] == 1, "the key is no Ed25519 key")
+    wanted = hashlib.sha256(name.encode() + b"\n" + public).digest()[:4]
+    require(wanted.hex() == key_id, "the key does not have the id that it says")
+    text, blank, signatures = note.rpartition("\n\n")
+    require(bool(blank) and signatures.endswith("\n"), "the checkpoint is no signed note")
+    verified = False
+    for line in signatures[:-1].split("\n"):
+        dash, signer, blob = line.split(" ")
+        signature = base64.b64decode(blob, validate=True)
+        canonical = base64.b64encode(signature).decode() == blob
+        require(dash == "\N{EM DASH}" and canonical, "not a signature line")
+        if signer == name and signature[:4] == wanted:
+            Ed25519PublicKey.from_public_bytes(public[1:]).verify(signature[4:], f"{text}\n".encode())
+            verified = True
+    require(verified, "the checkpoint is not signed with the key")
+    return text
+
+
+def root_of(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
+    """Return the root that *path* leads to from a leaf (RFC 9162, section 2.1.3.2)."""
+    require(0 <= index < size, "there is no such leaf")
+    last, over = size - 1, leaf
+    for other in path:
+        require(last > 0 and len(other) == 32, "the path is too long, or has what is no hash")
+        if index & 1 or index == last:
+            over = hashlib.sha256(b"\1" + other + over).digest()
+            while index and not index & 1:
+                index, last = index >> 1, last >> 1
+        else:
+            over = hashlib.sha256(b"\1" + over + other).digest()
+        index, last = index >> 1, last >> 1
+    require(last == 0, "the path is too short")
+    return over
+
+
+def verify(document: bytes, key: str) -> str:
+    """Return what *document* proves, as a sentence.
+
+    Raises:
+        Refused: If it proves nothing.
+    """
+    proof = json.loads(document)
+    require(isinstance(proof, dict) and set(proof) == FIELDS, "not a proof")
+    require(proof["format"] == "cordwood-proof/1", "a proof of another form")
+    require(proof["key"] == key, "the proof names another key")
+    lines = signed_text(proof["checkpoint"], key).split("\n")
+    origin, size, root = lines[0], int(lines[1]), base64.b64decode(lines[2], validate=True)
+    frame = base64.b64decode(proof["frame"], validate=True)
+    path = [base64.b64decode(each, validate=True) for each in proof["path"]]
+    leaf = hashlib.sha256(b"\0" + frame).digest()
+    require(root_of(leaf, proof["leaf"], size, path) == root, "the path does not lead to the signed root")
+    # A frame is a record batch of Kafka: its first offset, its length, and what to add for the last offset.
+    first, length = struct.unpack_from(">qi", frame, 0)
+    end = first + struct.unpack_from(">i", frame, 23)[0] + 1
+    require(len(frame) == 12 + length, "the frame is not one whole record batch")
+    require((proof["first_offset"], proof["next_offset"]) == (first, end), "the frame has other offsets")
+    require(first <= proof["offset"] < end, "the frame does not hold the offset")
+    timestamps = struct.unpack_from(">qq", frame, 27)
+    return (
+        f"{origin}: proven: offset {proof['offset']} is in leaf {proof['leaf']} of {size:,}: "
+        f"offsets {first} up to {end}, timestamps {timestamps[0]} to {timestamps[1]}, {len(frame):,} bytes"
+    )
+
+
+def main() -> int:
+    """Check the proof that the command line names."""
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    key = sys.argv[2]
+    if os.path.isfile(key):
+        with open(key, encoding="utf-8") as file:
+            key = file.read().strip()
+    try:
+        with open(sys.argv[1], "rb") as opened:
+            print(verify(opened.read(), key))
+    except (Refused, InvalidSignature, ValueError, TypeError, KeyError, struct.error) as error:
+        print(f"not proven: {error or type(error).__name__}", file=sys.stderr)
+        return 4
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,107 @@
+"""Checkpoints as C2SP has them (c2sp.org/tlog-checkpoint): how large a tree is and which root it has, signed.
+
+Ours say three things more, in extension lines: the head of the chain over the same leaves, the leader epoch,
+and the offset that comes after the last leaf.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from dataclasses import dataclass
+
+from cordwood.integrity.merkle import HASH_SIZE
+from cordwood.integrity.note import SigningKey, VerifierKey, open_note, sign
+from cordwood.integrity.refusals import EvidenceRefused
+
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_CHAIN, _EPOCH, _NEXT = "chain ", "leader-epoch ", "next-offset "
+
+
+def origin_of(broker: str, topic: str, partition: int) -> str:
+    """Return by which name the tree of a partition is known."""
+    return f"{broker}/{topic}/{partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a checkpoint says. ``size`` counts leaves; ``next_offset`` comes after the last of them."""
+
+    origin: str
+    size: int
+    root: bytes
+    chain_head: bytes
+    leader_epoch: int
+    next_offset: int
+
+    def text(self) -> str:
+        """Return the lines that are signed."""
+        return (
+            f"{self.origin}\n{self.size}\n{_encoded(self.root)}\n"
+            f"{_CHAIN}{_encoded(self.chain_head)}\n{_EPOCH}{self.leader_epoch}\n{_NEXT}{self.next_offset}\n"
+        )
+
+    def signed(self, key: SigningKey) -> str:
+        """Return the note. Raises as `note.sign`."""
+        return sign(self.text(), key)
+
+
+def open_checkpoint(note: str, key: VerifierKey) -> Checkpoint:
+    """Return what *note* says, which *key* has signed.
+
+    Raises:
+        EvidenceRefused: If it is not signed by that key, or is no checkpoint of ours.
+        SigningUnavailable: If what verifies is not installed.
+    """
+    return parse(open_note(note, key))
+
+
+def unverified(note: str) -> Checkpoint:
+    """Return what *note* says, whoever signed it: for one of our own, where nobody is to be convinced.
+
+    Raises:
+        EvidenceRefused: If it is no checkpoint of ours.
+    """
+    return parse(note.rpartition("\n\n")[0] + "\n")
+
+
+def parse(text: str) -> Checkpoint:
+    """Return what the lines of a checkpoint say; more extension lines than ours may follow.
+
+    Raises:
+        EvidenceRefused: If they are not those of a checkpoint of ours.
+    """
+    lines = text.split("\n")
+    if len(lines) < 7 or lines.pop() or not all(lines):
+        raise EvidenceRefused("not a checkpoint of Cordwood: it needs six lines, none of them empty")
+    return Checkpoint(
+        origin=lines[0],
+        size=_number(lines[1], "", "size of the tree"),
+        root=_hash(lines[2], "", "root"),
+        chain_head=_hash(lines[3], _CHAIN, "head of the chain"),
+        leader_epoch=_number(lines[4], _EPOCH, "leader epoch"),
+        next_offset=_number(lines[5], _NEXT, "next offset"),
+    )
+
+
+def _number(line: str, prefix: str, what: str) -> int:
+    text = line.removeprefix(prefix)
+    if not line.startswith(prefix) or not _NUMBER.fullmatch(text):
+        raise EvidenceRefused(f"the checkpoint has {line[:60]!r} where its {what} belongs")
+    return int(text)
+
+
+def _hash(line: str, prefix: str, what: str) -> bytes:
+    text = line.removeprefix(prefix)
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if not line.startswith(prefix) or len(data) != HASH_SIZE or _encoded(data) != text:
+        raise EvidenceRefused(f"the checkpoint has {line[:60]!r} where its {what} belongs")
+    return data
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()

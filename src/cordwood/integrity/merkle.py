@@ -1,0 +1,174 @@
+"""The Merkle tree of RFC 6962, over hashes that somebody else keeps.
+
+Only complete subtrees are kept: ``hash_at(level, index)`` is the hash over the leaves from ``index << level``
+on, ``1 << level`` of them; level 0 are the hashes of the leaves themselves. What is kept never changes as the
+tree grows. A path asks for each hash that it needs once: at most twice the logarithm of the tree's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TypeAlias
+
+HashAt: TypeAlias = Callable[[int, int], bytes]
+
+HASH_SIZE = 32
+#: The root of a tree without leaves.
+EMPTY_ROOT = sha256().digest()
+
+
+def leaf_hash(data: bytes | bytearray | memoryview) -> bytes:
+    """Return the hash of a leaf that stands for *data*."""
+    digest = sha256(b"\0")
+    digest.update(data)
+    return digest.digest()
+
+
+def node_hash(left: bytes, right: bytes) -> bytes:
+    """Return the hash of the node above two others."""
+    return sha256(b"\1" + left + right).digest()
+
+
+# --- growing --------------------------------------------------------------------------------------
+
+
+def grow(size: int, leaves: Sequence[bytes], hash_at: HashAt) -> list[list[bytes]]:
+    """Return what each level gains, from level 0 up, when *leaves* are added to a tree of *size* leaves.
+
+    Asks for at most one hash of each level, so a leaf costs two hashes and a bounded part of a read, however
+    large the tree is. Levels above the last one returned gain nothing.
+    """
+    gained = [list(leaves)]
+    first, level = size, 0
+    while new := gained[level]:
+        if first & 1:
+            new = [hash_at(level, first - 1), *new]
+        level, first = level + 1, first >> 1
+        gained.append([node_hash(new[at], new[at + 1]) for at in range(0, len(new) - 1, 2)])
+    return gained[:-1]
+
+
+def level_sizes(size: int) -> list[int]:
+    """Return how many hashes each level of a tree of *size* leaves has, as far up as there are any."""
+    return [size >> level for level in range(size.bit_length())]
+
+
+# --- roots and paths ------------------------------------------------------------------------------
+
+
+def root(hash_at: HashAt, size: int) -> bytes:
+    """Return the root of the tree over the first *size* leaves."""
+    return _root_of(hash_at, 0, size) if size else EMPTY_ROOT
+
+
+def inclusion_path(hash_at: HashAt, index: int, size: int) -> list[bytes]:
+    """Return the hashes that lead from leaf *index* to the root of the first *size* leaves, lowest first."""
+    assert 0 <= index < size
+    path, start, end = [], 0, size
+    while end - start > 1:
+        middle = start + _split(end - start)
+        if index < middle:
+            path.append(_root_of(hash_at, middle, end))
+            end = middle
+        else:
+            path.append(_root_of(hash_at, start, middle))
+            start = middle
+    return path[::-1]
+
+
+def consistency_path(hash_at: HashAt, old: int, new: int) -> list[bytes]:
+    """Return the hashes that show that the tree over *old* leaves is the beginning of that over *new*."""
+    assert 0 <= old <= new
+    if old == 0:
+        return []
+    path, start, end = [], 0, new
+    while old != end:
+        middle = start + _split(end - start)
+        if old <= middle:
+            path.append(_root_of(hash_at, middle, end))
+            end = middle
+        else:
+            path.append(_root_of(hash_at, start, middle))
+            start = middle
+    if start:
+        # From the very start the verifier has this hash: it is the old root.
+        path.append(_root_of(hash_at, start, end))
+    return path[::-1]
+
+
+def _split(size: int) -> int:
+    """Return how many of *size* leaves go to the left: the largest power of two that leaves some."""
+    return 1 << ((size - 1).bit_length() - 1)
+
+
+def _root_of(hash_at: HashAt, start: int, end: int) -> bytes:
+    """Return the root over the leaves [start, end), where *start* is a multiple of what is to the left."""
+    found, at = [], start
+    while at < end:
+        level = (end - at).bit_length() - 1
+        found.append(hash_at(level, at >> level))
+        at += 1 << level
+    over = found.pop()
+    while found:
+        over = node_hash(found.pop(), over)
+    return over
+
+
+# --- verifying ------------------------------------------------------------------------------------
+
+
+def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root_hash: bytes) -> bool:
+    """Return whether *path* shows that *leaf* is leaf *index* of the tree of *size* leaves with that root."""
+    if not 0 <= index < size or not _all_hashes(leaf, *path):
+        return False
+    at, last, over = index, size - 1, leaf
+    for hash_ in path:
+        if last == 0:
+            return False
+        if at & 1 or at == last:
+            over = node_hash(hash_, over)
+            at, last = _up_to_a_right_child(at, last)
+        else:
+            over = node_hash(over, hash_)
+        at, last = at >> 1, last >> 1
+    return last == 0 and over == root_hash
+
+
+def verify_consistency(old: int, new: int, path: Sequence[bytes], old_root: bytes, new_root: bytes) -> bool:
+    """Return whether *path* shows that the tree with *new_root* begins with the one with *old_root*."""
+    if not 0 <= old <= new or not _all_hashes(old_root, new_root, *path):
+        return False
+    if old == new:
+        return not path and old_root == new_root
+    if old == 0:
+        return not path and old_root == EMPTY_ROOT
+    at, last = old - 1, new - 1
+    while at & 1:
+        at, last = at >> 1, last >> 1
+    # Where the old tree is one complete subtree, its root is where both begin, and nobody sends it.
+    hashes = list(path) if at else [old_root, *path]
+    if not hashes:
+        return False
+    old_over = new_over = hashes[0]
+    for hash_ in hashes[1:]:
+        if last == 0:
+            return False
+        if at & 1 or at == last:
+            old_over, new_over = node_hash(hash_, old_over), node_hash(hash_, new_over)
+            at, last = _up_to_a_right_child(at, last)
+        else:
+            new_over = node_hash(new_over, hash_)
+        at, last = at >> 1, last >> 1
+    return last == 0 and (old_over, new_over) == (old_root, new_root)
+
+
+def _up_to_a_right_child(at: int, last: int) -> tuple[int, int]:
+    """Skip the levels on which a node at the right edge has no sibling and is handed up as it is."""
+    while at and not at & 1:
+        at, last = at >> 1, last >> 1
+    return at, last
+
+
+def _all_hashes(*hashes: bytes) -> bool:
+    return all(len(each) == HASH_SIZE for each in hashes)

@@ -1,0 +1,292 @@
+"""The files of a partition's chain and tree, in ``chain/`` beside its segments.
+
+``leaves`` has the hash of each leaf, 32 bytes; ``level-NN`` the hashes of complete subtrees of that height;
+``frames`` where each leaf's frame is, `ENTRY`; ``statements`` what leaves that are no frames say, a line
+each; ``head`` how far all of this goes. Files only grow. What lies beyond what ``head`` says never happened:
+the others are synced before it is written, and cut back to it by whoever writes next.
+
+Leaves, frames and statements are authoritative: of frames that retention or compaction removed, nothing else
+is left. The levels are derived, and are built again where they are not what they must be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from cordwood.errors import DirectoryRefused, MetadataDamaged
+from cordwood.integrity import merkle
+from cordwood.integrity.chain import EMPTY_HEAD, chained
+from cordwood.storage.files import File, Files, join
+from cordwood.storage.metadata import read_metadata
+
+CHAIN_FORMAT = 1
+#: First offset of a leaf's frame, and the offset after it; both the same for a leaf that is no frame.
+ENTRY = struct.Struct(">qq")
+assert ENTRY.size == 16
+#: What the bytes of a statement begin with. No frame begins so: offsets are never negative.
+STATEMENT = b"\xff"
+#: How much of a level is taken into memory at once.
+COPY_BYTES = 1 << 20
+Result = TypeVar("Result")
+
+
+class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of ``head``. The chain began at ``first_offset`` and goes on at ``next_offset``."""
+
+    format: int = CHAIN_FORMAT
+    topic_id: str
+    size: int = 0
+    root: str = merkle.EMPTY_ROOT.hex()
+    chain_head: str = EMPTY_HEAD.hex()
+    first_offset: int
+    next_offset: int
+    leader_epoch: int
+    statements_size: int = 0
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leaf says that is no frame.
+
+    ``truncated``: the log was cut at ``start`` on purpose, which began ``leader_epoch``; leaves of frames
+    that reached up to ``end`` are of records that are gone. ``lost``: the log ends at ``start`` though nobody
+    cut it, and leaves reach up to ``end``. ``gap``: no leaf has the frames of [start, end), for the reason
+    given.
+    """
+
+    kind: Literal["truncated", "lost", "gap"]
+    leaf: int
+    start: int
+    end: int
+    leader_epoch: int
+    noted_ms: int
+    reason: str = ""
+
+    def encoded(self) -> bytes:
+        """Return the line in the file."""
+        return msgspec.json.encode(self)
+
+
+_HEAD = msgspec.json.Decoder(ChainHead)
+_STATEMENT = msgspec.json.Decoder(Statement)
+
+
+class Entry(NamedTuple):
+    """The offsets [first, next) of a leaf's frame."""
+
+    first_offset: int
+    next_offset: int
+
+    @property
+    def is_frame(self) -> bool:
+        """Whether the leaf is that of a frame, and not of a statement."""
+        return self.first_offset < self.next_offset
+
+
+def chain_directory(directory: str) -> str:
+    """Return where the partition in *directory* keeps its chain."""
+    return join(directory, "chain")
+
+
+def level_name(level: int) -> str:
+    """Return the name of a level's file."""
+    return f"level-{level:02d}" if level else "leaves"
+
+
+def read_head(files: Files, directory: str) -> ChainHead | None:
+    """Return how far the chain of the partition in *directory* goes, None if it has none.
+
+    Raises:
+        MetadataDamaged: If that cannot be read.
+        DirectoryRefused: If a newer version of Cordwood wrote it.
+    """
+    chain = chain_directory(directory)
+    path = join(chain, "head")
+    if not files.exists(path) and not _has_leaves(files, chain):
+        return None
+    head = read_metadata(files, path, _HEAD)
+    if head.format > CHAIN_FORMAT:
+        raise DirectoryRefused(f"{path} has format {head.format}; this version reads up to {CHAIN_FORMAT}")
+    return head
+
+
+def _has_leaves(files: Files, chain: str) -> bool:
+    """Return whether there are leaves: then a head was there, which is written once before any of them."""
+    path = join(chain, level_name(0))
+    if not files.exists(path):
+        return False
+    with contextlib.closing(files.open(path, "read")) as file:
+        return file.size() > 0
+
+
+class KeptChain:
+    """The chain of a partition as it was when this was opened, to read from. One thread at a time.
+
+    Works beside whoever writes it. ``reads`` counts what was asked of files.
+    """
+
+    def __init__(self, files: Files, directory: str, head: ChainHead) -> None:
+        self.head = head
+        self.directory = chain_directory(directory)
+        self.reads = 0
+        self._files = files
+        self._opened: dict[str, File] = {}
+        self._statements: list[Statement] | None = None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        opened, self._opened = self._opened, {}
+        for file in opened.values():
+            file.close()
+
+    # --- what is kept -----------------------------------------------------------------------------
+
+    def hash_at(self, level: int, index: int) -> bytes:
+        """Return the hash of a complete subtree, as the file of its level has it.
+
+        Raises:
+            MetadataDamaged: If it has none there.
+        """
+        return self._read(level_name(level), index * merkle.HASH_SIZE, merkle.HASH_SIZE)
+
+    def recomputed(self, level: int, index: int) -> bytes:
+        """Return the same hash made of nothing but leaves. Takes as long as there are leaves under it."""
+        if level <= 10:
+            size = merkle.HASH_SIZE << level
+            data = self._read(level_name(0), index * size, size)
+            leaves = [data[at : at + merkle.HASH_SIZE] for at in range(0, size, merkle.HASH_SIZE)]
+            return merkle.grow(0, leaves, self.hash_at)[level][0]
+        return merkle.node_hash(
+            self.recomputed(level - 1, 2 * index), self.recomputed(level - 1, 2 * index + 1)
+        )
+
+    def entry(self, leaf: int) -> Entry:
+        """Return the offsets of a leaf's frame."""
+        return Entry(*ENTRY.unpack(self._read("frames", leaf * ENTRY.size, ENTRY.size)))
+
+    def statements(self) -> list[Statement]:
+        """Return what the leaves that are no frames say, oldest first.
+
+        Raises:
+            MetadataDamaged: If they do not say what their leaves have.
+        """
+        if self._statements is None:
+            self._statements = self._read_statements()
+        return self._statements
+
+    def _read_statements(self) -> list[Statement]:
+        path, found = join(self.directory, "statements"), []
+        if not self.head.statements_size:
+            return []
+        for line in self._read("statements", 0, self.head.statements_size).splitlines():
+            try:
+                statement = _STATEMENT.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise MetadataDamaged(path, f"cannot be parsed: {error}") from None
+            if not 0 <= statement.leaf < self.head.size:
+                raise MetadataDamaged(path, f"there is no leaf {statement.leaf}")
+            if self.hash_at(0, statement.leaf) != merkle.leaf_hash(STATEMENT + line):
+                raise MetadataDamaged(path, f"what it says is not what leaf {statement.leaf} has")
+            found.append(statement)
+        return found
+
+    def _read(self, name: str, position: int, size: int) -> bytes:
+        self.reads += 1
+        if name not in self._opened:
+            try:
+                self._opened[name] = self._files.open(join(self.directory, name), "read")
+            except FileNotFoundError:
+                raise MetadataDamaged(join(self.directory, name), "is missing") from None
+        data = self._opened[name].read_at(position, size)
+        if len(data) != size:
+            raise MetadataDamaged(join(self.directory, name), f"ends before byte {position + size}")
+        return data
+
+    # --- what follows from it ---------------------------------------------------------------------
+
+    def find(self, offset: int) -> int | None:
+        """Return the newest leaf whose frame holds *offset*, None if there is none.
+
+        Raises:
+            MetadataDamaged: If what says where offsets began again cannot be read.
+        """
+        cuts = [(each.leaf, each.start) for each in self.statements() if each.kind != "gap"]
+        return find_leaf(self.entry, self.head.size, cuts, offset)
+
+    def root(self, size: int) -> bytes:
+        """Return the root over the first *size* leaves."""
+        return self._sound(
+            lambda hash_at: merkle.root(hash_at, size), lambda found: self._is_root(size, found)
+        )
+
+    def _is_root(self, size: int, found: bytes) -> bool:
+        return size != self.head.size or found.hex() == self.head.root
+
+    def chain_head(self, size: int) -> bytes:
+        """Return the head of the chain over the first *size* leaves. Reads all of them."""
+        head, end = EMPTY_HEAD, size * merkle.HASH_SIZE
+        for position in range(0, end, COPY_BYTES):
+            data = self._read(level_name(0), position, min(COPY_BYTES, end - position))
+            leaves = (data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE))
+            head = chained(head, leaves)
+        return head
+
+    def inclusion_path(self, leaf: int, size: int, root: bytes) -> list[bytes]:
+        """Return the path from a leaf to *root*, that of the first *size* leaves.
+
+        Raises:
+            MetadataDamaged: If the files have none, however it is made.
+        """
+        leaf_hash = self.hash_at(0, leaf)
+        return self._sound(
+            lambda hash_at: merkle.inclusion_path(hash_at, leaf, size),
+            lambda path: merkle.verify_inclusion(leaf_hash, leaf, size, path, root),
+        )
+
+    def consistency_path(self, old: int, old_root: bytes) -> list[bytes] | None:
+        """Return the path that shows that the tree begins with *old* leaves of that root; None without."""
+        size = self.head.size
+        if not 0 <= old <= size:
+            return None
+        new_root = self.root(size)
+        with contextlib.suppress(MetadataDamaged):
+            return self._sound(
+                lambda hash_at: merkle.consistency_path(hash_at, old, size),
+                lambda path: merkle.verify_consistency(old, size, path, old_root, new_root),
+            )
+        return None
+
+    def _sound(self, make: Callable[[merkle.HashAt], Result], holds: Callable[[Result], bool]) -> Result:
+        """Return what *make* makes of the levels if it *holds*, else what it makes of leaves alone."""
+        with contextlib.suppress(MetadataDamaged):
+            found = make(self.hash_at)
+            if holds(found):
+                return found
+        found = make(self.recomputed)
+        if not holds(found):
+            raise MetadataDamaged(self.directory, "its leaves do not have the root that they are to have")
+        return found
+
+
+def find_leaf(
+    entry: Callable[[int], Entry], size: int, cuts: Sequence[tuple[int, int]], offset: int
+) -> int | None:
+    """Return the newest of *size* leaves whose frame holds *offset*; *cuts* are truncations, (leaf, offset).
+
+    After a truncation offsets begin again lower, so each run of leaves between two is looked at, for as long
+    as the offset was not cut off by the one that began the run.
+    """
+    end = size
+    for start, lowest in [*reversed(cuts), (0, 0)]:
+        at = start + bisect_right(range(start, end), offset, key=lambda leaf: entry(leaf).next_offset)
+        if at < end and entry(at).first_offset <= offset:
+            return at
+        if offset >= lowest:
+            return None
+        end = start
+    return None

@@ -1,0 +1,211 @@
+"""Signed checkpoints of a data directory: the key that signs, and every checkpoint ever signed.
+
+``meta/keys/checkpoint.key`` signs and is readable to nobody else; ``checkpoint.pub`` beside it is what
+verifiers pin. ``meta/checkpoints/<topic id>/<partition>-<size>.note`` are kept for ever: by id, because a
+topic of the same name may come after one that was deleted, and is another log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cordwood.errors import MetadataDamaged
+from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
+from cordwood.integrity.note import SigningKey, VerifierKey
+from cordwood.integrity.refusals import EvidenceRefused
+from cordwood.storage.chain_files import KeptChain
+from cordwood.storage.files import Files, join, read_file, write_atomically
+
+_NAME = re.compile(r"(\d{1,10})-(\d{1,19})\.note", re.ASCII)
+
+
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint that was signed here, by what its file is called."""
+
+    partition: int
+    size: int
+    path: str
+
+
+# --- the key --------------------------------------------------------------------------------------
+
+
+def key_path(data: str) -> str:
+    """Return where the key that signs is kept."""
+    return join(data, "meta", "keys", "checkpoint.key")
+
+
+def verifier_path(data: str) -> str:
+    """Return where the key that verifies is kept."""
+    return join(data, "meta", "keys", "checkpoint.pub")
+
+
+def verifier_key(files: Files, data: str) -> VerifierKey | None:
+    """Return the key that verifies what is signed here, None if nothing was signed yet.
+
+    Raises:
+        MetadataDamaged: If it cannot be read.
+    """
+    path = verifier_path(data)
+    if not files.exists(path):
+        return None
+    try:
+        return VerifierKey.parse(read_file(files, path).decode().strip())
+    except (EvidenceRefused, UnicodeDecodeError) as error:
+        raise MetadataDamaged(path, f"is no verifier key: {error}") from None
+
+
+def signing_key(
+    files: Files, data: str, broker: str, new_seed: Callable[[], bytes], keep: Callable[[str, bytes], None]
+) -> SigningKey:
+    """Return the key that signs, made on first use of what *new_seed* gives and called *broker*. Durable.
+
+    *keep* writes a file that nobody else can read, durable on return. For whoever has the directory's lock.
+
+    Raises:
+        MetadataDamaged: If the key is gone or broken though something was signed with it: making another one
+            would look like somebody else's signature.
+    """
+    path = key_path(data)
+    known = verifier_key(files, data)
+    if not files.exists(path):
+        if known is not None:
+            raise MetadataDamaged(path, f"is missing, but {verifier_path(data)} says that there was one")
+        for directory in (join(data, "meta", "keys"), join(data, "meta", "checkpoints")):
+            files.make_directories(directory)
+        files.sync_directory(join(data, "meta"))
+        key = SigningKey(broker, new_seed())
+        keep(path, f"{key.private_text()}\n".encode())
+    else:
+        key = _read_key(files, path)
+    if known is None:
+        # After the other: a crash in between leaves a key whose public half is told once more.
+        write_atomically(files, verifier_path(data), f"{key.verifier}\n".encode())
+    elif known != key.verifier:
+        raise MetadataDamaged(path, f"is not the key that {verifier_path(data)} is of")
+    return key
+
+
+def _read_key(files: Files, path: str) -> SigningKey:
+    try:
+        return SigningKey.parse(read_file(files, path).decode().strip())
+    except (EvidenceRefused, UnicodeDecodeError):
+        # Without the cause, which has been near the secret.
+        raise MetadataDamaged(path, "is no signing key") from None
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def kept_checkpoints(
+    files: Files, data: str, topic_id: str, partition: int | None = None
+) -> list[KeptCheckpoint]:
+    """Return the checkpoints of a topic, or of one partition, that were signed here, smallest first."""
+    directory = join(data, "meta", "checkpoints", topic_id)
+    found = []
+    for name in files.list(directory) if files.exists(directory) else ():
+        if match := _NAME.fullmatch(name):
+            kept = KeptCheckpoint(int(match[1]), int(match[2]), join(directory, name))
+            if partition is None or kept.partition == partition:
+                found.append(kept)
+    return sorted(found)
+
+
+def read_note(files: Files, kept: KeptCheckpoint) -> str:
+    """Return a note as it was signed.
+
+    Raises:
+        MetadataDamaged: If it is not the checkpoint that its name says.
+    """
+    try:
+        note = read_file(files, kept.path).decode()
+        if unverified(note).size == kept.size:
+            return note
+        reason = "is of another size than its name says"
+    except (EvidenceRefused, UnicodeDecodeError) as error:
+        reason = f"is no checkpoint: {error}"
+    raise MetadataDamaged(kept.path, reason)
+
+
+def signed_up_to(files: Files, data: str, topic_id: str, partition: int) -> int:
+    """Return the offset below which a checkpoint vouches for everything, 0 without one.
+
+    Whoever cuts the log below it takes back what was signed, which is to be asked for by name.
+    """
+    return max(
+        (
+            unverified(read_note(files, kept)).next_offset
+            for kept in kept_checkpoints(files, data, topic_id, partition)
+        ),
+        default=0,
+    )
+
+
+def sign_checkpoint(
+    files: Files, data: str, broker: str, topic: str, partition: int, chain: KeptChain, key: SigningKey
+) -> str:
+    """Sign for the tree as it is, keep the note and return it. Durable on return.
+
+    Raises:
+        EvidenceRefused: If the tree does not begin with what was signed for before: whoever signed both would
+            testify to two histories.
+    """
+    head = chain.head
+    checkpoint = Checkpoint(
+        origin=origin_of(broker, topic, partition),
+        size=head.size,
+        root=bytes.fromhex(head.root),
+        chain_head=bytes.fromhex(head.chain_head),
+        leader_epoch=head.leader_epoch,
+        next_offset=head.next_offset,
+    )
+    kept = kept_checkpoints(files, data, head.topic_id, partition)
+    if kept:
+        before = open_checkpoint(read_note(files, kept[-1]), key.verifier)
+        difference = difference_to(chain, before)
+        if difference is not None:
+            raise EvidenceRefused(
+                f"nothing was signed: partition {partition} of topic {topic} is not what {kept[-1].path} "
+                f"signs for: {difference}"
+            )
+    directory = join(data, "meta", "checkpoints", head.topic_id)
+    for gained in files.make_directories(directory):
+        files.sync_directory(gained)
+    note = checkpoint.signed(key)
+    write_atomically(files, join(directory, f"{partition}-{checkpoint.size}.note"), note.encode())
+    return note
+
+
+def difference_in_chain(chain: KeptChain, checkpoint: Checkpoint) -> str | None:
+    """Return what else of *checkpoint* is not so: its chain or its offset. Reads all leaves that it has."""
+    found = chain.chain_head(checkpoint.size)
+    if found != checkpoint.chain_head:
+        return (
+            f"the chain over its first {checkpoint.size} leaves ends in {found.hex()}, "
+            f"in the checkpoint in {checkpoint.chain_head.hex()}"
+        )
+    if checkpoint.size:
+        next_offset = chain.entry(checkpoint.size - 1).next_offset
+        if next_offset != checkpoint.next_offset:
+            return (
+                f"its first {checkpoint.size} leaves go up to offset {next_offset}, "
+                f"in the checkpoint up to {checkpoint.next_offset}"
+            )
+    return None
+
+
+def difference_to(chain: KeptChain, checkpoint: Checkpoint) -> str | None:
+    """Return how the tree differs from what *checkpoint* signs for, None if it begins with exactly that."""
+    if checkpoint.size > chain.head.size:
+        return f"it has {chain.head.size} leaves, the checkpoint {checkpoint.size}"
+    found = chain.root(checkpoint.size)
+    if found != checkpoint.root:
+        return (
+            f"its first {checkpoint.size} leaves have the root {found.hex()}, "
+            f"in the checkpoint it is {checkpoint.root.hex()}"
+        )
+    if chain.consistency_path(checkpoint.size, checkpoint.root) is None:
+        return f"its first {checkpoint.size} leaves are not the beginning of the {chain.head.size} it has"
+    return None

@@ -1,0 +1,335 @@
+"""cordwood checkpoint: what it signs, keeps, takes elsewhere, and notices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from integrity.plain_note import opened
+from support.commands import refused, run, said
+from support.data_directory import with_crc
+from support.logs import frames_of
+from support.pages import check_page
+from support.serving import serving
+
+import cordwood
+from cordwood.integrity.checkpoint import unverified
+from cordwood.integrity.note import SigningKey, VerifierKey
+from cordwood.storage.checkpoints import signed_up_to
+from cordwood.storage.posix_files import PosixFiles
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrity.md"
+NOW = 1_700_000_000_000
+SETTINGS = {"segment.bytes": "400", "index.interval.bytes": "100", "cordwood.chain": "true"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("orders", config=SETTINGS)
+        for number in range(12):
+            topic.append(b"value %d" % number, timestamp=NOW + number)
+        log.topic("plain").append(b"no chain")
+    return tmp_path / "data"
+
+
+def append(data: Path, count: int) -> None:
+    with cordwood.open(data) as log:
+        for number in range(count):
+            log.topic("orders").append(b"more %d" % number, timestamp=NOW)
+
+
+def signed(data: Path, note: Path) -> tuple[str, Path]:
+    """Sign a checkpoint, keep it elsewhere, and return the key and where."""
+    said("checkpoint", "create", "-t", "orders", "--to", note, "--data", data)
+    return json.loads(said("checkpoint", "show", "--data", data, "--json"))["key"], note
+
+
+def verified(data: Path, key: str, note: Path) -> str:
+    return said("checkpoint", "verify", "--key", key, note, "--data", data)
+
+
+def refuted(data: Path, key: str, note: Path) -> str:
+    return refused("checkpoint", "verify", "--key", key, note, "--data", data, code=4)
+
+
+def first_segment(data: Path) -> Path:
+    return min((data / "topics/orders/0/segments").glob("*.log"))
+
+
+def test_the_page_prints_what_it_says(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "verify_proof.py"
+    shutil.copy(example, tmp_path / example.name)
+    assert check_page(PAGE, tmp_path) >= 8
+
+
+def test_a_checkpoint_is_printed_kept_and_verified_by_a_second_implementation(
+    data: Path, tmp_path: Path
+) -> None:
+    note = said("checkpoint", "create", "--data", data)
+    shown = json.loads(said("checkpoint", "show", "--data", data, "--json"))
+    key = VerifierKey.parse(shown["key"])
+    text = opened(note.encode(), key.name.encode(), key.public)
+    assert text is not None
+    lines = text.decode().splitlines()
+    assert (lines[0], lines[1], lines[-1]) == (f"{key.name}/orders/0", "12", "next-offset 12")
+    (kept,) = shown["checkpoints"]
+    assert Path(kept["path"]).read_text() == note
+    assert (kept["topic"], kept["partition"], kept["size"], kept["next_offset"]) == ("orders", 0, 12, 12)
+    assert said("checkpoint", "create", "--data", data) == note
+
+
+def test_the_key_that_signs_is_its_owners_alone_and_never_shown(data: Path) -> None:
+    printed = said("checkpoint", "create", "--data", data) + said("checkpoint", "show", "--data", data)
+    key = data / "meta/keys/checkpoint.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    secret = key.read_text().strip()
+    assert secret.startswith("PRIVATE+KEY+")
+    assert secret.split("+", 4)[4] not in printed
+    key.write_text(secret[:-8])
+    sentence = refused("checkpoint", "create", "--data", data, code=4)
+    assert "checkpoint.key: is no signing key" in sentence
+    assert secret[-40:-8] not in sentence
+    key.unlink()
+    assert "is missing, but" in refused("checkpoint", "create", "--data", data, code=4)
+
+
+def test_old_checkpoints_are_kept_and_hold_while_the_log_grows(data: Path, tmp_path: Path) -> None:
+    key, note = signed(data, tmp_path / "first.note")
+    append(data, 5)
+    assert "holds: 12 of 12 leaves, up to offset 12; 12 frames as first appended" in verified(data, key, note)
+    _, second = signed(data, tmp_path / "second.note")
+    assert "holds: 12 of 17 leaves, up to offset 12; 17 frames as first appended" in verified(data, key, note)
+    assert "holds: 17 of 17 leaves" in verified(data, key, second)
+    shown = json.loads(said("checkpoint", "show", "--data", data, "--json"))
+    assert [each["size"] for each in shown["checkpoints"]] == [12, 17]
+    assert "orders" in said("checkpoint", "show", "--data", data, "-t", "orders")
+
+
+def test_a_checkpoint_by_another_key_or_of_another_log_is_refused(data: Path, tmp_path: Path) -> None:
+    key, note = signed(data, tmp_path / "orders.note")
+    other = tmp_path / "other"
+    with cordwood.open(other) as log:
+        log.topic("orders", config=SETTINGS).append(b"value")
+    other_key, other_note = signed(other, tmp_path / "other.note")
+    assert "is not signed by" in refuted(data, other_key, note)
+    assert "which is not in" in refuted(data, other_key, other_note)
+    note.write_text(note.read_text().replace("\n12\n", "\n13\n"))
+    assert "is not one of this text" in refuted(data, key, note)
+    note.write_bytes(b"\xff")
+    assert "no signed note" in refuted(data, key, note)
+    refused("checkpoint", "verify", "--key", "nonsense", note, "--data", data, code=2)
+
+
+# --- what an attacker may do --------------------------------------------------------------------------
+
+
+def rewrite_frame(data: Path, number: int) -> None:
+    """Change a record as somebody would who knows the format: its checksum is right again."""
+    path = first_segment(data)
+    whole = path.read_bytes()
+    start, end = frames_of(whole)[number]
+    changed = whole[start:end].replace(b"value", b"VALUE")
+    assert changed != whole[start:end]
+    path.write_bytes(whole[:start] + with_crc(changed) + whole[end:])
+
+
+def forget_hashes(data: Path) -> None:
+    """Take the hash of each sealed segment out of partition.json, as whoever rewrites one would."""
+    from support.data_directory import envelope
+
+    path = data / "topics/orders/0/partition.json"
+    body = json.loads(path.read_text())["body"]
+    for segment in body["sealed"]:
+        segment["sha256"] = None
+    path.write_bytes(envelope(body))
+
+
+def test_a_rewritten_record_is_noticed_though_its_checksum_is_right(data: Path, tmp_path: Path) -> None:
+    key, note = signed(data, tmp_path / "orders.note")
+    forget_hashes(data)
+    rewrite_frame(data, 1)
+    assert run("consume", "--data", data, "-t", "orders", "-e").stdout.splitlines()[1] == "VALUE 1"
+    assert "1 frame not as first appended, the first at offset 1" in refuted(data, key, note)
+
+
+def test_whoever_computes_the_whole_chain_anew_is_caught_by_a_checkpoint_kept_elsewhere(
+    data: Path, tmp_path: Path
+) -> None:
+    key, note = signed(data, tmp_path / "orders.note")
+    forget_hashes(data)
+    rewrite_frame(data, 1)
+    shutil.rmtree(data / "topics/orders/0/chain")
+    shutil.rmtree(data / "meta/checkpoints")
+    # With the key, and everything made anew, the directory is at one with itself …
+    _, forged = signed(data, tmp_path / "forged.note")
+    assert "holds" in verified(data, key, forged)
+    # … and not with what somebody else holds.
+    assert "its first 12 leaves have the root" in refuted(data, key, note)
+
+
+def test_no_second_history_is_signed_where_the_first_checkpoint_still_is(data: Path, tmp_path: Path) -> None:
+    signed(data, tmp_path / "orders.note")
+    forget_hashes(data)
+    rewrite_frame(data, 1)
+    shutil.rmtree(data / "topics/orders/0/chain")
+    sentence = refused("checkpoint", "create", "--data", data, code=4)
+    assert sentence.startswith("nothing was signed: partition 0 of topic orders is not what ")
+    (kept,) = (data / "meta/checkpoints").glob("*/*.note")
+    kept.write_text(kept.read_text().replace("epoch 0", "epoch 1"))
+    assert "is not one of this text" in refused("checkpoint", "create", "--data", data, code=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("chain_head", bytes(32), "the chain over its first 12 leaves ends in"),
+        ("next_offset", 13, "its first 12 leaves go up to offset 12, in the checkpoint up to 13"),
+        ("root", bytes(32), "its first 12 leaves have the root"),
+        ("size", 13, "it has 12 leaves, the checkpoint 13"),
+    ],
+)
+def test_each_thing_that_a_checkpoint_says_is_compared(
+    data: Path, tmp_path: Path, field: str, value: object, what: str
+) -> None:
+    """Even what the right key has signed holds only if it is so."""
+    key, note = signed(data, tmp_path / "orders.note")
+    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
+    wrong = replace(unverified(note.read_text()), **{field: value})  # type: ignore[arg-type]
+    note.write_text(wrong.signed(secret))
+    assert what in refuted(data, key, note)
+
+
+def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        topic = log.topic("orders", config={**SETTINGS, "cleanup.policy": "compact"})
+        for number in range(30):
+            topic.append(b"value %d" % number, key=b"%d" % (number % 3))
+    key, note = signed(data, tmp_path / "orders.note")
+    with cordwood.open(data) as log:
+        assert log.maintain(force=True).compacted
+    line = verified(data, key, note)
+    assert "holds: 30 of 30 leaves" in line
+    assert "compacted since" in line
+    with cordwood.open(data) as log:
+        log._writable().partition("orders", 0).advance_log_start(29)
+    assert "holds: 30 of 30 leaves, up to offset 30; " in verified(data, key, note)
+
+
+def test_the_offset_that_was_signed_for_can_be_asked_before_anything_is_cut(
+    data: Path, tmp_path: Path
+) -> None:
+    with cordwood.open(data) as log:
+        topic_id = log.entry("orders").id
+    assert signed_up_to(PosixFiles(), str(data), topic_id, 0) == 0
+    signed(data, tmp_path / "orders.note")
+    append(data, 3)
+    signed(data, tmp_path / "orders.note")
+    assert signed_up_to(PosixFiles(), str(data), topic_id, 0) == 15
+    assert signed_up_to(PosixFiles(), str(data), topic_id, 1) == 0
+
+
+def test_an_older_copy_of_the_whole_directory_is_noticed(data: Path, tmp_path: Path) -> None:
+    signed(data, tmp_path / "orders.note")
+    shutil.copytree(data, tmp_path / "older")
+    append(data, 3)
+    key, note = signed(data, tmp_path / "later.note")
+    shutil.rmtree(data)
+    (tmp_path / "older").rename(data)
+    assert "it has 12 leaves, the checkpoint 15" in refuted(data, key, note)
+
+
+def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Path, tmp_path: Path) -> None:
+    shutil.copytree(data / "topics/orders/0", tmp_path / "shorter")
+    append(data, 3)
+    key, note = signed(data, tmp_path / "orders.note")
+    shutil.copytree(data / "topics/orders/0", tmp_path / "whole")
+    shutil.rmtree(data / "topics/orders/0")
+    shutil.copytree(tmp_path / "shorter", data / "topics/orders/0")
+    shutil.copytree(tmp_path / "whole/chain", data / "topics/orders/0/chain")
+    assert "its leaves go up to offset 15, but the log ends at 12" in refuted(data, key, note)
+    shutil.rmtree(data / "topics/orders/0")
+    (tmp_path / "whole").rename(data / "topics/orders/0")
+    with cordwood.open(data) as log:
+        log.topic("orders").truncate(0, 9)
+    verified(data, key, note)
+    append(data, 1)
+    said("checkpoint", "create", "--data", data)
+    lines = verified(data, key, note).splitlines()
+    assert lines[1] == "leaf 15: truncated: offsets 9 up to 15, epoch 1"
+
+
+# --- where it goes ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def anchor(status: int) -> Iterator[tuple[str, list[str]]]:
+    taken: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the library
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/notes", taken
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_checkpoint_is_posted_to_an_anchor(data: Path) -> None:
+    with anchor(201) as (url, taken):
+        assert said("checkpoint", "create", "--data", data, "--post", url) == f"{url}: answered 201\n"
+        assert taken == [said("checkpoint", "create", "--data", data)]
+    with anchor(503) as (url, _):
+        sentence = refused("checkpoint", "create", "--data", data, "--post", url)
+        assert "did not take it: it answered 503" in sentence
+    assert "did not take it" in refused("checkpoint", "create", "--data", data, "--post", url)
+    refused("checkpoint", "create", "--data", data, "--post", "ftp://here", code=2)
+    refused("checkpoint", "create", "--data", data, "--post", url, "--to", "x", code=2)
+
+
+def test_the_checkpoints_of_several_partitions_go_to_a_directory(data: Path, tmp_path: Path) -> None:
+    with cordwood.open(data) as log:
+        topic = log.topic("many", partitions=3, config=SETTINGS)
+        topic.append(b"value", partition=0)
+        topic.append(b"value", partition=2)
+    assert "must be a directory" in refused("checkpoint", "create", "--data", data, "--to", tmp_path / "x")
+    said("checkpoint", "create", "--data", data, "--to", tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.note")) == [
+        "many-0-1.note",
+        "many-2-1.note",
+        "orders-0-12.note",
+    ]
+
+
+def test_what_cannot_be_signed_for_is_said_in_a_sentence(data: Path, tmp_path: Path) -> None:
+    assert "there is no topic gone" in refused("checkpoint", "create", "--data", data, "-t", "gone")
+    sentence = refused("checkpoint", "create", "--data", data, "-t", "plain")
+    assert sentence.endswith("have it keep one with cordwood topic alter plain --config cordwood.chain=true")
+    assert "there is no directory" in refused("checkpoint", "create", "--data", tmp_path / "gone")
+    assert "no checkpoint was signed yet" in said("checkpoint", "show", "--data", data)
+    with serving(data):
+        assert "so end it first" in refused("checkpoint", "create", "--data", data)
+    empty = tmp_path / "empty"
+    said("topic", "create", "orders", "--config", "cordwood.chain=true", "--data", empty)
+    assert "nothing to sign for" in said("checkpoint", "create", "--data", empty)
+    assert not (empty / "meta/keys").exists()
