@@ -19,6 +19,8 @@ from support.clocks import ManualClock
 
 import cordwood
 from cordwood.server.upkeep import ClockWatch
+from cordwood.storage.chain import kept_chain
+from cordwood.storage.posix_files import PosixFiles
 
 SECONDS_MAX = 20.0
 #: Look for work all the time.
@@ -197,3 +199,17 @@ def test_a_clock_that_jumps_freezes_deletes_until_it_was_steady_for_a_while() ->
     clock.advance(3_600_000)
     clock.ms += 60_000
     assert not watch.is_frozen(), "as much as clocks are set by now and then"
+
+
+def test_the_chain_of_a_served_topic_follows_it(tmp_path: Path) -> None:
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        make_topic(broker, "t", {"cordwood.chain": "true"})
+        send(broker, "t", [(None, f"value {n}") for n in range(10)])
+
+        def size() -> int:
+            with kept_chain(PosixFiles(), str(tmp_path / "data/topics/t/0")) as chain:
+                return 0 if chain is None else chain.head.size
+
+        until(lambda: size() == 10, "the chain stays behind")
+        send(broker, "t", [(None, "one more")])
+        until(lambda: size() == 11, "the chain stays behind")

@@ -10,6 +10,7 @@ from support.clocks import ManualClock
 import cordwood
 from cordwood.config import TopicConfig
 from cordwood.embedded import Log
+from cordwood.storage.chain import kept_chain
 from cordwood.storage.cleaner_checkpoint import checkpoint_path
 from cordwood.storage.files import read_file, write_atomically
 from cordwood.storage.memory_files import MemoryFiles
@@ -225,3 +226,26 @@ def test_what_a_truncation_cut_and_new_records_replaced_is_compacted_again(
         topic.roll()
         log.maintain()
         assert [(r.offset, r.key, r.value) for r in topic.read(0)] == [(2, b"k", b"2"), (3, b"a", b"2")]
+
+
+def test_every_frame_has_a_leaf_before_retention_or_compaction_takes_it(
+    disk: MemoryFiles, clock: ManualClock
+) -> None:
+    """I5: upkeep of a topic with a chain leaves no gap in it, whatever goes."""
+    config = {"cordwood.chain": "true", "segment.bytes": "300", "min.cleanable.dirty.ratio": "0"}
+    with opened(disk, clock) as log:
+        expiring = log.topic("expiring", config={**config, "retention.bytes": "0"})
+        compacted = log.topic("compacted", config={**config, "cleanup.policy": "compact"})
+        for number in range(30):
+            for topic in (expiring, compacted):
+                topic.append(b"%d" % number, key=b"%d" % (number % 3))
+            if number % 10 == 9:
+                report = log.maintain(force=True)
+                assert report.failures == ()
+                assert report.records_removed > 5
+        for name in ("expiring", "compacted"):
+            with kept_chain(disk, f"{DATA}/topics/{name}/0") as chain:
+                assert chain is not None
+                assert chain.head.size == 30, "a leaf for each frame, as first appended"
+                assert chain.head.next_offset == 30
+                assert chain.statements() == []

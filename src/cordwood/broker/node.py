@@ -16,7 +16,7 @@ from cordwood.config import BrokerConfig
 from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import FORMATS, DataDirectory
-from cordwood.storage.maintenance import MaintenanceReport
+from cordwood.storage.maintenance import MaintenanceReport, follow
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import Pace
 from cordwood.telemetry import Telemetry
@@ -178,6 +178,25 @@ class Node:
                         for record in run.format.decode(run.buffer, position):
                             yield record.key, record.value
                 offset = fetched.next_offset
+
+    def chained(self) -> list[tuple[str, int]]:
+        """Return the partitions of topics that keep a chain. Touches no file."""
+        return [
+            (entry.name, partition)
+            for entry in list(self._directory.topics.values())
+            if self._directory.config_of(entry.config).chain
+            for partition in range(entry.partitions)
+        ]
+
+    def follow(self, topic: str, partition: int) -> None:
+        """Bring the chain of a partition up to date.
+
+        Raises:
+            StorageError: If the log or its chain cannot be read or written.
+        """
+        log = self._directory.opened(topic, partition)
+        if log is not None:
+            follow(self._directory.surroundings, log)
 
     def to_keep_up(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:
         """Return the partitions whose topics have a policy that may ask for something. Touches no file."""

@@ -113,10 +113,12 @@ def compact_partition(
     secret: bytes,
     pace: Pace = no_pace,
     force: bool = False,
+    up_to: int | None = None,
 ) -> CompactionReport | None:
     """Compact *log* as far as its settings ask for it, and say what was done; None if nothing was due.
 
-    *map_bytes* bounds the memory for keys, *secret* makes their hashes unguessable. One caller at a time.
+    Only segments that end at or before *up_to* take part. *map_bytes* bounds the memory for keys, *secret*
+    makes their hashes unguessable. One caller at a time.
 
     Raises:
         CorruptRange: If a segment is damaged: nobody knows which keys it holds.
@@ -127,6 +129,8 @@ def compact_partition(
         now_ms, view = around.clock.now_ms(), log.view
         checkpoint = read_checkpoint(around.files, log.directory, view.state, around.telemetry)
         infos = [segment.info for segment in view.segments[:-1]]
+        if up_to is not None:
+            infos = [info for info in infos if info.next_offset <= up_to]
         cleaned = checkpoint.last_cleaned_offset
         plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
         if plan is None:

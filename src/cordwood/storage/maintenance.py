@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, CorruptRange, LogClosed
 from cordwood.storage.active import Surroundings
+from cordwood.storage.chain import bring_up_to_date
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import plan_compaction
 from cordwood.storage.compactor import CompactionReport, compact_partition
@@ -88,13 +89,16 @@ def expire_partition(
     """Let go of what retention no longer keeps, and say what that was; None if nothing was.
 
     The log start moves, durably, before any file goes. *needed_from* is the first offset that somebody has
-    not read yet.
+    not read yet. What the chain of a topic that has one does not cover yet stays as well.
 
     Raises:
         DiskFull: Nothing has changed.
     """
     now_ms = around.clock.now_ms()
     log.seal_idle(now_ms)
+    followed = follow(around, log)
+    if followed is not None:
+        needed_from = followed if needed_from is None else min(needed_from, followed)
     before = log.log_start_offset
     going = expired_segments(
         log.state.sealed,
@@ -127,6 +131,19 @@ def expire_partition(
     return Expired(log.state.topic, log.state.partition, tuple(going), after, after - before)
 
 
+def follow(around: Surroundings, log: PartitionLog) -> int | None:
+    """Bring the chain of a partition up to date and return the offset it reaches; None if it has none.
+
+    Raises:
+        StorageError: If the chain cannot be read or written.
+    """
+    if not log.config.chain:
+        return None
+    end = log.high_watermark
+    bring_up_to_date(around, log)
+    return end
+
+
 def maintain_partition(
     around: Surroundings,
     log: PartitionLog,
@@ -145,7 +162,13 @@ def maintain_partition(
         expired = () if found is None else (found,)
         if "compact" in log.config.cleanup_policy:
             report = compact_partition(
-                around, log, map_bytes=map_bytes, secret=secret, pace=pace, force=force
+                around,
+                log,
+                map_bytes=map_bytes,
+                secret=secret,
+                pace=pace,
+                force=force,
+                up_to=follow(around, log),
             )
             compacted = () if report is None else (report,)
     except LogClosed:

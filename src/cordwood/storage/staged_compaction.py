@@ -20,6 +20,7 @@ from cordwood.storage.compaction import CompactionPlan, group_segments, plan_com
 from cordwood.storage.compactor import CompactionReport, put_in_place, rewriting_of
 from cordwood.storage.data_directory import FORMATS, DataDirectory, Opening
 from cordwood.storage.files import Files, join
+from cordwood.storage.maintenance import follow
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import PartitionState, SealedInfo
 from cordwood.storage.rewriting import Rewriting, Rewritten, Superseding, rewrite
@@ -139,9 +140,14 @@ def _plan(around: Surroundings, log: PartitionLog, data: str, now_ms: int, *, fo
     """Return what is to be done to a partition; None if nothing is, or its topic is not compacted."""
     if "compact" not in log.config.cleanup_policy:
         return None
+    followed = follow(around, log)
     view = log.view
     cleaned = read_checkpoint(around.files, log.directory, view.state, around.telemetry).last_cleaned_offset
-    infos = [segment.info for segment in view.segments[:-1]]
+    infos = [
+        segment.info
+        for segment in view.segments[:-1]
+        if followed is None or segment.info.next_offset <= followed
+    ]
     plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
     if plan is None:
         return None
