@@ -30,10 +30,10 @@ $(READY): requirements.lock pyproject.toml setup.py $(KERNELS)
 demo: $(READY) ## show what works, end to end, in the terminal
 	@$(BIN)/python examples/demo.py
 
-# Two at a time: most of it computes on one core, and the rest waits for a server or a disk. What needs Spark
-# stays together, so that one session serves all of it.
+# Three at a time, also on two cores: a good part of it waits for a JVM, a server or a disk. What needs Spark stays
+# together, so that one session serves all of it.
 test: $(READY) ## run the whole suite
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 3
 
 check: $(READY) ## ruff, mypy --strict, the architecture test
 	@$(BIN)/ruff check .
