@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-
 import click
 import msgspec
 
 from cordwood.cli import ExitCode
 from cordwood.cli.output import bytes_text, counted, print_json, print_table, progress_bar
-from cordwood.cli.place import check_there, data_option, data_path, refusing
-from cordwood.errors import CordwoodError, DirectoryLocked
+from cordwood.cli.place import check_there, data_option, data_path, log_bytes, refusing, without_server
 from cordwood.storage.backup import backup as back_up
 from cordwood.storage.backup_moving import BackupReport
 
@@ -34,33 +29,15 @@ def backup(directory: str, data: str | None, no_link: bool, no_verify: bool, as_
     """
     path = data_path(data)
     check_there(path)
-    with refusing(path), alone(), progress_bar("backing up", log_bytes(path), shown=not as_json) as show:
+    otherwise = "end it first, or back up to another directory"
+    with (
+        refusing(path),
+        without_server(otherwise),
+        progress_bar("backing up", log_bytes(path), shown=not as_json) as show,
+    ):
         report = back_up(path, directory, link=not no_link, verify=not no_verify, progress=show)
     _print_report(report, as_json=as_json)
     raise SystemExit(ExitCode.OK if report.sound else ExitCode.CORRUPTION)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Say of a backup that a server holds what to do."""
-    try:
-        yield
-    except DirectoryLocked as error:
-        if error.address is None:
-            raise
-        raise CordwoodError(f"{error}; end it first, or back up to another directory") from error
-
-
-def log_bytes(path: str) -> int:
-    """Return the size of all segments of a data directory, as far as they can be seen."""
-    total = 0
-    for directory, _, names in os.walk(os.path.join(path, "topics")):
-        for name in names:
-            # A writer may remove one meanwhile.
-            with contextlib.suppress(OSError):
-                if name.endswith(".log"):
-                    total += os.path.getsize(os.path.join(directory, name))
-    return total
 
 
 def _print_report(report: BackupReport, *, as_json: bool) -> None:

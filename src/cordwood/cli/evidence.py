@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from cordwood.cli import ExitCode
-from cordwood.cli.place import LOCKED_SECONDS, check_there, data_path, refusing
+from cordwood.cli.place import check_there, data_path, refusing, when_free
 from cordwood.config import load_broker_config
-from cordwood.embedded import open_when_free
-from cordwood.errors import CordwoodError, DirectoryLocked
 from cordwood.integrity.note import VerifierKey
 from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.storage.data_directory import DataDirectory, Opening
@@ -119,12 +117,8 @@ def opened_to_write(data: str | None) -> Iterator[DataDirectory]:
     path = os.path.abspath(data_path(data))
     check_there(path)
     opening = Opening(PosixFiles(), path, load_broker_config()[0], create=False)
-    try:
-        with refusing(path):
-            directory = open_when_free(lambda: DataDirectory(opening), LOCKED_SECONDS)
-    except DirectoryLocked as error:
-        if error.address is None:
-            raise
-        raise CordwoodError(f"{error}; checkpoints are made while no server runs, so end it first") from error
+    with refusing(path):
+        otherwise = "checkpoints are made while no server runs, so end it first"
+        directory = when_free(lambda: DataDirectory(opening), otherwise)
     with contextlib.closing(directory):
         yield directory

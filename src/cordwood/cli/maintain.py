@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -12,13 +11,11 @@ import msgspec
 import cordwood
 from cordwood.cli import ExitCode
 from cordwood.cli.output import bytes_text, counted, print_json, print_table
-from cordwood.cli.place import LOCKED_SECONDS, check_there, data_option, data_path, json_option, refusing
-from cordwood.embedded import open_when_free
-from cordwood.errors import CordwoodError, DirectoryLocked
+from cordwood.cli.place import check_there, data_option, data_path, json_option, refusing, when_free
 from cordwood.storage.compactor import CompactionReport
 from cordwood.storage.maintenance import MaintenanceReport
 
-Result = TypeVar("Result")
+KEPT_UP_BY_ITSELF = "it keeps the directory up by itself"
 
 
 @click.command()
@@ -41,27 +38,15 @@ def maintain(force: bool, dry_run: bool, data: str | None, as_json: bool) -> Non
         if dry_run:
             _print_plans(path, force, as_json)
             return
-        with contextlib.closing(when_free(lambda: cordwood.open(path, create=False))) as log:
+        with contextlib.closing(
+            when_free(lambda: cordwood.open(path, create=False), KEPT_UP_BY_ITSELF)
+        ) as log:
             report = log.maintain(force=force)
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:
         _print_report(report, path)
     raise SystemExit(ExitCode.CHECK_FAILED if report.failures else ExitCode.OK)
-
-
-def when_free(run: Callable[[], Result]) -> Result:
-    """Return what *run* does to a directory, once a command that is soon done with it is done.
-
-    Raises:
-        CordwoodError: If a server holds it, which does such things by itself.
-    """
-    try:
-        return open_when_free(run, LOCKED_SECONDS)
-    except DirectoryLocked as error:
-        if error.address is None:
-            raise
-        raise CordwoodError(f"{error}; it keeps the directory up by itself") from error
 
 
 def _print_plans(path: str, force: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cordwood.config import load_broker_config
-from cordwood.errors import DirectoryLocked, DirectoryRefused
+from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused
 
 if TYPE_CHECKING:
     from cordwood.cli.backend import Backend
@@ -22,6 +22,7 @@ LOCKED_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
 _WHERE_TO_GIVE = "give a data directory with --data or in CORDWOOD_DATA_DIR"
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 def data_path(data: str | None) -> str:
@@ -50,6 +51,45 @@ def refusing(path: str) -> Iterator[None]:
         if not str(error).endswith("is not a data directory"):
             raise
         raise DirectoryRefused(f"{path} is not a data directory; {_WHERE_TO_GIVE}") from error
+
+
+@contextlib.contextmanager
+def without_server(otherwise: str) -> Iterator[None]:
+    """Say of a directory that a server holds what to do, where nothing of that works through its address.
+
+    Raises:
+        CordwoodError: Ends with *otherwise*.
+    """
+    try:
+        yield
+    except DirectoryLocked as error:
+        if error.address is None:
+            raise
+        raise CordwoodError(f"{error}; {otherwise}") from error
+
+
+def when_free(run: Callable[[], Result], otherwise: str) -> Result:
+    """Return what *run* does to a directory, once a command that is soon done with it is done.
+
+    Raises:
+        CordwoodError: If a server holds it; ends with *otherwise*.
+    """
+    from cordwood.embedded import open_when_free
+
+    with without_server(otherwise):
+        return open_when_free(run, LOCKED_SECONDS)
+
+
+def log_bytes(path: str) -> int:
+    """Return the size of all segments of a data directory, as far as they can be seen."""
+    total = 0
+    for directory, _, names in os.walk(os.path.join(path, "topics")):
+        for name in names:
+            # A writer may remove one meanwhile.
+            with contextlib.suppress(OSError):
+                if name.endswith(".log"):
+                    total += os.path.getsize(os.path.join(directory, name))
+    return total
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import click
 import msgspec
 
 from cordwood.cli import ExitCode
 from cordwood.cli.output import bytes_text, counted, print_json, print_table, progress_bar
-from cordwood.cli.place import LOCKED_SECONDS, check_there, data_option, data_path, refusing
+from cordwood.cli.place import check_there, data_option, data_path, refusing, when_free
 from cordwood.config import load_broker_config
-from cordwood.embedded import open_when_free
-from cordwood.errors import CordwoodError, DirectoryLocked
 from cordwood.storage.data_directory import Opening
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.reindex import (
@@ -27,7 +23,7 @@ from cordwood.storage.reindex import (
     reindex_directory,
 )
 
-Result = TypeVar("Result")
+NOT_BESIDE_A_SERVER = "end it first: indexes are not rebuilt beside a server"
 
 
 @click.command()
@@ -55,26 +51,10 @@ def reindex(data: str | None, topic: str | None, as_json: bool) -> None:
                 done += each.info.size
                 show(done)
 
-    with refusing(path), alone():
-        report = when_free(lambda: reindex_directory(opening, topic, build))
+    with refusing(path):
+        report = when_free(lambda: reindex_directory(opening, topic, build), NOT_BESIDE_A_SERVER)
     print_report(report, path, as_json=as_json)
     raise SystemExit(exit_code(report))
-
-
-def when_free(run: Callable[[], Result]) -> Result:
-    """Return what *run* does to a directory, once a command that is soon done with it is done."""
-    return open_when_free(run, LOCKED_SECONDS)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Say of a directory that a server holds what to do: nothing of this works through its address."""
-    try:
-        yield
-    except DirectoryLocked as error:
-        if error.address is None:
-            raise
-        raise CordwoodError(f"{error}; end it first: indexes are not rebuilt beside a server") from error
 
 
 def exit_code(report: ReindexReport) -> ExitCode:

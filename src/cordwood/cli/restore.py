@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from cordwood.cli.backup import log_bytes
 from cordwood.cli.output import bytes_text, counted, print_json, print_table, progress_bar
-from cordwood.cli.place import data_option, data_path
+from cordwood.cli.place import data_option, data_path, log_bytes
 from cordwood.errors import CordwoodError, DirectoryRefused, OffsetOutOfRange
 from cordwood.storage.restore import RestoreReport
 from cordwood.storage.restore import restore as make_restored

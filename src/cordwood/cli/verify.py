@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 
@@ -12,7 +11,7 @@ import msgspec
 
 from cordwood.cli import ExitCode
 from cordwood.cli.output import print_json, print_table, progress_bar
-from cordwood.cli.place import data_path
+from cordwood.cli.place import data_path, log_bytes
 from cordwood.errors import CordwoodError, DirectoryRefused
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.verify import Finding, Progress, VerifyReport, verify_directory
@@ -66,7 +65,7 @@ def _progress(path: str, *, shown: bool) -> Iterator[Progress | None]:
     if not shown or not sys.stderr.isatty():
         yield None
         return
-    with progress_bar("verifying", _log_bytes(path)) as show:
+    with progress_bar("verifying", log_bytes(path)) as show:
         furthest: dict[str, int] = {}
 
         def advanced(file: str, position: int) -> None:
@@ -74,22 +73,6 @@ def _progress(path: str, *, shown: bool) -> Iterator[Progress | None]:
             show(sum(furthest.values()))
 
         yield advanced
-
-
-def _log_bytes(path: str) -> int:
-    """Return the size of all segments, as far as they can be seen."""
-    logs = (
-        os.path.join(directory, name)
-        for directory, _, names in os.walk(os.path.join(path, "topics"))
-        for name in names
-        if name.endswith(".log")
-    )
-    total = 0
-    for log in logs:
-        # A writer may remove one meanwhile.
-        with contextlib.suppress(OSError):
-            total += os.path.getsize(log)
-    return total
 
 
 def print_report(report: VerifyReport, path: str, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from threading import Event
 from cordwood.broker.node import Node
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
-from cordwood.errors import LogClosed
+from cordwood.errors import CordwoodError, LogClosed
 from cordwood.server.context import Workers
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.telemetry import DELETES_FROZEN
@@ -102,6 +102,8 @@ class Upkeep:
         self._frozen = False
         self._waiting: deque[tuple[str, int]] = deque()
         self._chained: list[tuple[str, int]] = []
+        #: Partitions whose chain could not be followed. Only the thread that follows uses it.
+        self._unfollowed: set[tuple[str, int]] = set()
         self._look_due_ns = 0
         self._retention_due_ns = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -128,13 +130,21 @@ class Upkeep:
         for topic, partition in self._chained:
             if self._closing.is_set():
                 return
-            self._node.follow(topic, partition)
+            try:
+                self._node.follow(topic, partition)
+                self._unfollowed.discard((topic, partition))
+            except CordwoodError as error:
+                # Said once: it is tried again twice a second, and the others go on.
+                if (topic, partition) not in self._unfollowed:
+                    self._unfollowed.add((topic, partition))
+                    where = f"partition {partition} of topic {topic}"
+                    _LOGGER.warning("the chain of %s could not be brought up to date: %s", where, error)
 
     def _followed(self, result: Exception | None) -> None:
         if self._closing.is_set():
             return
         if result is not None:
-            _LOGGER.warning("a chain could not be brought up to date: %s", result)
+            _LOGGER.warning("chains could not be brought up to date: %s", result)
         if self._clock.monotonic_ns() >= self._look_due_ns:
             self._look()
         else:

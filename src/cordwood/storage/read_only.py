@@ -30,7 +30,7 @@ from cordwood.storage.partition_state import (
 from cordwood.storage.reading import Bounds, index_frames
 from cordwood.storage.recovery import check_belongs, newest_mark, partition_exists, synced_bound
 from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched, segment_path
-from cordwood.storage.swapping import swap_path
+from cordwood.storage.swapping import SWAP_SUFFIX, swap_path
 from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import Fetched, View
 
@@ -260,10 +260,11 @@ class ReadOnlyPartition:
             cut = state.truncating is not None and state.truncating.copied
             sealed = [self._segment(SealedSegment, info, epoch) for info in state.sealed]
             for segment in sealed:
-                # A swap that is committed may not have given its new file its name yet.
-                prepared = swap_path(self._directory, segment.base, "log")
-                swapping = segment.base == state.swapping and files.exists(prepared)
-                segment.path = prepared if swapping else segment_path(self._directory, segment.base, "log")
+                if segment.base == state.swapping or segment.path.endswith(SWAP_SUFFIX):
+                    # A swap that is committed may not have given its new file its name yet.
+                    prepared = swap_path(self._directory, segment.base, "log")
+                    waits = segment.base == state.swapping and files.exists(prepared)
+                    segment.path = prepared if waits else segment_path(self._directory, segment.base, "log")
             last = self._segment(FollowedSegment, active, epoch)
             assert isinstance(last, FollowedSegment)
             last.begin(mark)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cordwood.cli.maintain import print_compacted, when_free
+from cordwood.cli.maintain import KEPT_UP_BY_ITSELF, print_compacted
 from cordwood.cli.output import print_json
 from cordwood.cli.pipeline.line import Line, job_options
-from cordwood.cli.place import refusing
+from cordwood.cli.place import refusing, when_free
 
 
 @click.command()
@@ -27,7 +27,8 @@ def compact(line: Line, topic: str, force: bool) -> None:
     with line.working("compacting") as spark, refusing(path):
         from cordwood.spark.jobs import compact as job
 
-        reports = when_free(lambda: job.compact(spark, job.CompactOptions(path, topic, force)))
+        options = job.CompactOptions(path, topic, force)
+        reports = when_free(lambda: job.compact(spark, options), KEPT_UP_BY_ITSELF)
     if line.as_json:
         print_json(msgspec.to_builtins(reports))
         return

@@ -6,8 +6,8 @@ import click
 
 from cordwood.cli import ExitCode
 from cordwood.cli.pipeline.line import Line, job_options
-from cordwood.cli.place import refusing
-from cordwood.cli.reindex import alone, exit_code, print_report, when_free
+from cordwood.cli.place import refusing, when_free
+from cordwood.cli.reindex import NOT_BESIDE_A_SERVER, exit_code, print_report
 
 
 @click.command()
@@ -24,10 +24,11 @@ def reindex(line: Line, topic: str | None) -> None:
     Example: cordwood pipeline reindex --data data verify
     """
     path = line.path()
-    with line.working("reindexing") as spark, refusing(path), alone():
+    with line.working("reindexing") as spark, refusing(path):
         from cordwood.spark.jobs import reindex as job
 
-        report = when_free(lambda: job.reindex(spark, job.ReindexOptions(path, topic)))
+        options = job.ReindexOptions(path, topic)
+        report = when_free(lambda: job.reindex(spark, options), NOT_BESIDE_A_SERVER)
     print_report(report, path, as_json=line.as_json)
     if exit_code(report) is not ExitCode.OK:
         raise SystemExit(exit_code(report))
