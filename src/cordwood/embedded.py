@@ -511,9 +511,16 @@ class Topic:
 
     # --- cutting ----------------------------------------------------------------------------------
 
-    def truncate(self, partition: int, end_offset: int) -> TruncationReport:
-        """Drop every record of *partition* at or above *end_offset*. Durable on return."""
-        return self._writable(partition).truncate(end_offset)
+    def truncate(self, partition: int, end_offset: int, *, force: bool = False) -> TruncationReport:
+        """Drop every record of *partition* at or above *end_offset*. Durable on return.
+
+        Raises:
+            SignedFor: If a checkpoint signs for one of them, and *force* does not say that this is meant.
+        """
+        log = self._writable(partition)
+        if not force:
+            self._log._writable().check_not_signed_for(log, end_offset)
+        return log.truncate(end_offset)
 
     def advance_log_start(self, partition: int, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return."""

@@ -20,6 +20,9 @@
     ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
     ├── RecordsLost               records that a query was to read are gone; says which
     ├── JobFailed                 what a task of a Spark job raised, far from here
+    ├── SignedFor                 a cut that would take back what a checkpoint signs for
+    ├── EvidenceRefused           a note, a checkpoint or a proof that does not show what it is to show
+    ├── SigningUnavailable        what signs and verifies is not installed
     ├── UnexpectedOffset          an append that was to land elsewhere
     ├── OutOfSequence             a batch of an idempotent producer that is not its next one
     ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
@@ -194,6 +197,41 @@ class JobFailed(CordwoodError):
     def __init__(self, sentence: str, *, corruption: bool = False) -> None:
         super().__init__(sentence)
         self.corruption = corruption
+
+
+class SignedFor(CordwoodError):
+    """A cut that would take back what a signed checkpoint vouches for. Nothing has changed.
+
+    ``signed_up_to`` is the lowest offset that can be cut at unless that is asked for by name.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, signed_up_to: int) -> None:
+        super().__init__(topic, partition, offset, signed_up_to)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.signed_up_to = signed_up_to
+
+    def __str__(self) -> str:
+        """Say what is signed for, and how it is cut all the same."""
+        return (
+            f"a checkpoint signs for partition {self.partition} of topic {self.topic} up to offset "
+            f"{self.signed_up_to}; whoever cuts it at {self.offset} takes that back, which must be forced"
+        )
+
+
+class EvidenceRefused(CordwoodError):
+    """A note, a checkpoint or a proof that does not show what it is to show; says what differs."""
+
+
+class SigningUnavailable(CordwoodError):
+    """What signs and verifies is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "signatures need the package cryptography, which is not installed; "
+            "install it with pip install 'cordwood[signed]'"
+        )
 
 
 class UnexpectedOffset(CordwoodError):

@@ -22,6 +22,11 @@ def new_secret() -> bytes:
     return os.urandom(16)
 
 
+def new_seed() -> bytes:
+    """Return 32 bytes that nobody can guess, to make a key of."""
+    return os.urandom(32)
+
+
 def new_id() -> str:
     """Return an id that nobody else has."""
     return str(uuid.uuid4())

@@ -107,22 +107,31 @@ def test_what_has_no_checkpoint_or_no_leaf_says_what_to_do(data: Path, tmp_path:
         "prove", "-t", "plain", 0, "--data", data
     )
     sentence = refused("prove", "-t", "orders", 14, "--data", data)
-    assert "the frame at offset 14 has no leaf: cordwood checkpoint create gives it one" in sentence
+    assert "the newest checkpoint does not reach offset 14; sign one that does with" in sentence
     assert "is not within" in refused("prove", "-t", "orders", 99, "--data", data)
     assert "there is no partition 1" in refused("prove", "-t", "orders", "-p", 1, 0, "--data", data)
     assert "there is no directory" in refused("prove", "-t", "orders", 0, "--data", tmp_path / "gone")
 
 
-def test_a_compacted_record_says_that_it_was(tmp_path: Path) -> None:
+def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path) -> None:
+    """Against the checkpoint that compaction signs; earlier ones prove that its first frame existed."""
     data = tmp_path / "data"
+    config = {"segment.bytes": "400", "cordwood.chain": "true", "cleanup.policy": "compact"}
     with cordwood.open(data) as log:
-        config = {"segment.bytes": "400", "cordwood.chain": "true", "cleanup.policy": "compact"}
         topic = log.topic("orders", config=config)
         topic.append_many([(b"a", b"1"), (b"b", b"1")], partition=0)
         for number in range(9):
             topic.append(b"value %d" % number, key=b"a")
     said("checkpoint", "create", "--data", data)
+    before = proven(data, 1, tmp_path / "before.json")
     with cordwood.open(data) as log:
         log._writable().partition("orders", 0).roll()
         assert log.maintain(force=True).compacted
-    assert "was compacted since it was appended" in refused("prove", "-t", "orders", 1, "--data", data)
+    key = data / "meta/keys/checkpoint.pub"
+    after = proven(data, 1, tmp_path / "after.json")
+    then, now = json.loads(before.read_text()), json.loads(after.read_text())
+    assert len(base64.b64decode(then["frame"])) > len(base64.b64decode(now["frame"]))
+    assert now["leaf"] >= 10 > then["leaf"]
+    for proof in (before, after):
+        assert json.loads(said("verify-proof", proof, "--key", key, "--json"))["offset"] == 1
+        assert subprocess.run([sys.executable, EXAMPLE, proof, key], check=False).returncode == 0

@@ -11,13 +11,14 @@ import pytest
 from cordwood.integrity.chain import EMPTY_HEAD, chained
 from cordwood.integrity.merkle import (
     EMPTY_ROOT,
+    Frontier,
     HashAt,
     consistency_path,
-    grow,
     inclusion_path,
     leaf_hash,
-    level_sizes,
+    node_count,
     node_hash,
+    node_number,
     root,
     verify_consistency,
     verify_inclusion,
@@ -75,22 +76,22 @@ BITS = 256
 
 
 class Kept:
-    """The levels of a tree as a store would keep them, and how often it was asked."""
+    """A tree as a store would keep it, leaves and nodes in two files, and how often it was asked."""
 
     def __init__(self) -> None:
-        self.levels: list[list[bytes]] = []
+        self.leaves: list[bytes] = []
+        self.nodes: list[bytes] = []
         self.reads = 0
 
     def hash_at(self, level: int, index: int) -> bytes:
         self.reads += 1
-        return self.levels[level][index]
+        return self.nodes[node_number(level, index)] if level else self.leaves[index]
 
     def append(self, *leaves: bytes) -> None:
-        size = len(self.levels[0]) if self.levels else 0
-        for level, hashes in enumerate(grow(size, leaves, self.hash_at)):
-            if level == len(self.levels):
-                self.levels.append([])
-            self.levels[level] += hashes
+        frontier = Frontier(len(self.leaves), self.hash_at)
+        self.nodes += frontier.add(leaves)
+        self.leaves += leaves
+        assert frontier.root() == root(self.hash_at, len(self.leaves))
 
 
 def leaves_of(size: int) -> list[bytes]:
@@ -190,19 +191,21 @@ def test_roots_and_paths_of_all_sizes_are_those_of_the_definition() -> None:
 def test_a_tree_grows_the_same_in_any_steps_and_nothing_kept_changes(step: int) -> None:
     leaves, kept = leaves_of(SIZES[-1]), Kept()
     for start in range(0, len(leaves), step):
-        before = [list(level) for level in kept.levels]
+        before = list(kept.nodes)
         kept.append(*leaves[start : start + step])
-        assert [now[: len(then)] for now, then in zip(kept.levels, before, strict=False)] == before
-    assert kept.levels == tree_of(leaves).levels
-    assert [len(level) for level in kept.levels] == level_sizes(len(leaves))
+        assert kept.nodes[: len(before)] == before
+    assert kept.nodes == tree_of(leaves).nodes
+    assert len(kept.nodes) == node_count(len(leaves))
 
 
-def test_appending_one_by_one_asks_for_less_than_one_hash_a_leaf() -> None:
-    kept = Kept()
-    for leaf in leaves_of(4096):
-        kept.append(leaf)
-    print(f"{kept.reads} reads for 4096 leaves")
-    assert kept.reads < 4096
+def test_every_complete_subtree_has_a_number_of_its_own_and_its_hash_is_there() -> None:
+    leaves, seen = leaves_of(SIZES[-1]), set()
+    kept = tree_of(leaves)
+    for level in range(1, len(leaves).bit_length()):
+        for index in range(len(leaves) >> level):
+            assert kept.hash_at(level, index) == naive_root(leaves[index << level : (index + 1) << level])
+            seen.add(node_number(level, index))
+    assert seen == set(range(node_count(len(leaves))))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +269,7 @@ def hundred_million(real: int, size: int) -> tuple[HashAt, list[int]]:
 
     def found(level: int, index: int) -> bytes:
         if (index + 1) << level <= real:
-            return kept.levels[level][index]
+            return kept.hash_at(level, index)
         if index << level >= real:
             return same[level]
         if (level, index) not in mixed:

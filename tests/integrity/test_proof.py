@@ -53,10 +53,10 @@ def proven(*, leaf: int = 4, size: int = 11, records: int = 1) -> proof.Proof:
     data = frame(OFFSET, [b"value"] * records).data
     leaves = [merkle.leaf_hash(b"%d" % number) for number in range(size)]
     leaves[leaf] = merkle.leaf_hash(data)
-    levels = merkle.grow(0, leaves, lambda level, index: b"")
+    nodes = merkle.empty_frontier().add(leaves)
 
     def hash_at(level: int, index: int) -> bytes:
-        return levels[level][index]
+        return nodes[merkle.node_number(level, index)] if level else leaves[index]
 
     said = Checkpoint(
         origin_of(KEY.name, "orders", 0), size, merkle.root(hash_at, size), b"h" * 32, 0, OFFSET + 50

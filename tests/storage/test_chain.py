@@ -6,7 +6,6 @@ import contextlib
 import errno
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 from support.crashes import CrashCount, crash_images
+from support.data_directory import with_crc
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles, image
 from support.logs import DATA, SMALL, disk_of, frames_of, open_log, partition_path, segment_file
 
@@ -23,10 +23,13 @@ from cordwood.errors import FrameError, MetadataDamaged, StorageError
 from cordwood.integrity import merkle
 from cordwood.integrity.chain import EMPTY_HEAD, chained
 from cordwood.storage import chain as chain_module
-from cordwood.storage.chain import bring_up_to_date, kept_chain
+from cordwood.storage import chain_following
+from cordwood.storage.chain import Chains, kept_chain
 from cordwood.storage.chain_compare import compare_frames
-from cordwood.storage.chain_files import STATEMENT, ChainHead, KeptChain, Statement, level_name
+from cordwood.storage.chain_files import STATEMENT, ChainHead, KeptChain
 from cordwood.storage.chain_growing import GrowingChain
+from cordwood.storage.chain_lineage import Statement
+from cordwood.storage.checkpoints import kept_checkpoints
 from cordwood.storage.files import File, Files, Mode, join, read_file
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.memory_files import MemoryFiles
@@ -38,7 +41,7 @@ CHAIN = join(PARTITION, "chain")
 
 def follow(log: cordwood.Log, topic: str = "orders") -> int:
     directory = log._writable()
-    return bring_up_to_date(directory.surroundings, directory.partition(topic, 0))
+    return directory.chains.commit(directory.partition(topic, 0))
 
 
 def filled(files: Files, count: int, start: int = 0) -> None:
@@ -291,8 +294,8 @@ def test_the_chain_is_the_same_in_the_smallest_windows(monkeypatch: pytest.Monke
     small = disk_of(image(files, DATA))
     with open_log(files) as log:
         assert follow(log) == 30
-    monkeypatch.setattr(chain_module, "WINDOW_BYTES", 1)
-    monkeypatch.setattr(chain_module, "COMMIT_BYTES", 1)
+    monkeypatch.setattr(chain_following, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(chain_following, "COMMIT_BYTES", 1)
     with open_log(small) as log:
         assert follow(log) == 30
     assert image(small, CHAIN) == image(files, CHAIN)
@@ -346,34 +349,30 @@ def followed_image(count: int = 21) -> dict[str, bytes | None]:
     return image(files, DATA)
 
 
-def test_levels_that_are_missing_short_or_wrong_are_built_again() -> None:
-    """Where only the inside of a level is wrong the root does not show it; paths then come from leaves."""
-    whole = followed_image()
-    levels = [path for path in whole if "level-" in path and whole[path]]
-    assert len(levels) == 4
-    tried = 0
-    for path in levels:
-        data = whole[path]
-        assert data is not None
-        for wrong in (None, b"", data[:-1], bytes(len(data)), data[:-32] + bytes(32), data + b"more"):
-            disk = disk_of(whole, {path: wrong} if wrong is not None else {}, [path] if wrong is None else [])
-            with open_log(disk) as log:
-                log.topic("orders").append(b"one more")
-                follow(log)
-            check_sound(disk)
-            tried += 1
-            if wrong is None or len(wrong) < len(data):
-                with chain_of(disk) as chain:
-                    built = read_file(disk, path)[: len(data)]
-                    level = int(path[-2:])
-                    assert built == b"".join(chain.recomputed(level, at) for at in range(len(data) // 32))
-    print(f"{tried} levels built again")
+def test_a_tree_that_is_missing_short_or_wrong_at_its_edge_is_built_again() -> None:
+    """Where only the inside of it is wrong the root does not show it; paths then come from leaves."""
+    whole, tried = followed_image(), 0
+    path = join(CHAIN, "tree")
+    data = whole[path]
+    assert data is not None
+    assert len(data) >= 32 * 10
+    wrongs = [None, *(data[:end] for end in range(0, len(data), 31)), bytes(len(data)), data + b"more"]
+    for wrong in [*wrongs, data[:-32] + bytes(32)]:
+        disk = disk_of(whole, {path: wrong} if wrong is not None else {}, [path] if wrong is None else [])
+        with open_log(disk) as log:
+            log.topic("orders").append(b"one more")
+            follow(log)
+        check_sound(disk)
+        tried += 1
+        if wrong is None or len(wrong) < len(data):
+            assert read_file(disk, path)[: len(data)] == data
+    print(f"{tried} trees built again")
 
 
-def test_a_wrong_hash_within_a_level_costs_time_and_no_proof() -> None:
+def test_a_wrong_hash_within_the_tree_costs_time_and_no_proof() -> None:
     """Its root is right, so only whoever needs it sees it: then the leaves are asked."""
     whole = followed_image()
-    path = join(CHAIN, level_name(1))
+    path = join(CHAIN, "tree")
     data = whole[path]
     assert data is not None
     disk = disk_of(whole, {path: bytes(32) + data[32:]})
@@ -406,7 +405,7 @@ def test_every_flipped_bit_of_a_leaf_of_the_head_and_of_a_statement_is_noticed()
         for bit in range(0, 8 * len(data), 3):
             wrong = bytearray(data)
             wrong[bit // 8] ^= 1 << bit % 8
-            disk = disk_of(whole, {path: bytes(wrong)}, [p for p in whole if "level-" in p])
+            disk = disk_of(whole, {path: bytes(wrong)}, [join(CHAIN, "tree")])
             with open_log(disk) as log, pytest.raises(MetadataDamaged):
                 follow(log)
             noticed += 1
@@ -469,10 +468,11 @@ def test_whatever_call_fails_the_chain_is_whole_on_the_healed_disk() -> None:
             for number in range(4):
                 topic.append(b"more %d" % number)
             directory = log._writable()
-            around, partition = directory.surroundings, directory.partition("orders", 0)
+            partition = directory.partition("orders", 0)
             faulty = FaultyFiles(inner, FaultPlan(fail_at, error=(errno.EIO, errno.ENOSPC)[fail_at % 2]))
+            chains = Chains(faulty, directory.surroundings.clock, lambda log, chain: None)
             try:
-                bring_up_to_date(replace(around, files=faulty), partition)
+                chains.commit(partition)
             except (StorageError, FrameError):
                 tried += 1
             else:
@@ -565,6 +565,175 @@ def test_what_was_never_committed_is_cut_off() -> None:
     with open_log(disk) as log:
         assert follow(log) == 0
     assert {path: read_file(disk, path) for path in longer} == {path: whole[path] for path in longer}
+
+
+# --- what upkeep says -------------------------------------------------------------------------------
+
+COMPACTED = {**SMALL, "cleanup.policy": "compact", "cordwood.chain": "true", "min.cleanable.dirty.ratio": "0"}
+
+
+def compacted_log(log: cordwood.Log, rounds: int = 1) -> None:
+    """Fill and compact a topic, again and again: frames are kept, written anew, and dropped."""
+    topic = log.topic("orders", config=COMPACTED)
+    for turn in range(rounds):
+        for number in range(6):
+            rows = [
+                (b"%d" % (number % 4), b"%d %d" % (turn, number)),
+                (b"only %d %d" % (turn, number), b"kept"),
+            ]
+            topic.append_many(rows, partition=0)
+            topic.append(b"dropped %d" % number, key=b"same")
+        topic.roll()
+        assert log.maintain(force=True).compacted
+
+
+def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves() -> None:
+    files = MemoryFiles()
+    with open_log(files) as log:
+        compacted_log(log, rounds=3)
+        state = log._writable().partition("orders", 0).state
+    with chain_of(files) as chain:
+        said = [each for each in chain.statements() if each.kind == "compacted"]
+        newest = {(each.start, each.end, each.generation): each for each in said}
+        checked = 0
+        for info in state.sealed:
+            data = read_file(files, segment_file("orders", 0, info.base))
+            frames = [data[start:end] for start, end in frames_of(data)]
+            leaves = [sha256(b"\0" + frame).digest() for frame in frames]
+            for frame, leaf in zip(frames, leaves, strict=True):
+                first = int.from_bytes(frame[:8], "big")
+                found = chain.find(first, info.generation)
+                assert found is not None
+                assert chain.hash_at(0, found) == leaf
+            if info.generation:
+                statement = newest[info.base, info.next_offset, info.generation]
+                assert (statement.frames, statement.root) == (len(frames), by_hand(leaves)[0].hex())
+                checked += 1
+        assert checked
+        assert sum(each.moved for each in said)
+    check_sound(files)
+
+
+def test_what_a_compaction_says_is_signed_for_before_it_happens() -> None:
+    recording = RecordingFiles(MemoryFiles())
+    with open_log(recording) as log:
+        compacted_log(log)
+        state, data = log._writable().partition("orders", 0).state, log._writable().path
+    kept = kept_checkpoints(recording, data, state.topic_id, 0)
+    with chain_of(recording) as chain:
+        said = [each.leaf for each in chain.statements() if each.kind == "compacted"]
+    assert [each.size for each in kept] == [leaf + 1 for leaf in said]
+
+
+def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
+    """It was said, and then the power went: the segment is as it was, and so are its leaves."""
+    files = MemoryFiles()
+    with open_log(files) as log:
+        topic = log.topic("orders", config=COMPACTED)
+        topic.append_many([(b"a", b"1"), (b"b", b"1")], partition=0)
+        topic.append(b"2", key=b"a")
+        topic.roll()
+        partition = log._writable().partition("orders", 0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(partition), "swap", lambda self, old, new: False)
+            log.maintain(force=True)
+        assert partition.state.sealed[0].generation == 0
+        with chain_of(files) as chain:
+            assert [each.kind for each in chain.statements()] == ["compacted"]
+            assert (chain.find(0, 0), chain.find(0, 1)) == (0, 2)
+        assert log.maintain(force=True).compacted
+        assert partition.state.sealed[0].generation == 1
+    check_sound(files)
+
+
+def test_retention_says_what_goes_and_why_before_it_goes() -> None:
+    recording = RecordingFiles(MemoryFiles())
+    with open_log(recording) as log:
+        topic = log.topic("orders", config={**SMALL, "cordwood.chain": "true", "retention.bytes": "400"})
+        for number in range(20):
+            topic.append(b"value %d" % number)
+        (expired,) = log.maintain().expired
+    with chain_of(recording) as chain:
+        (said,) = chain.statements()
+        assert (said.kind, said.start, said.end) == ("removed", 0, expired.log_start_offset)
+        assert "retention.bytes" in said.reason
+        assert [chain.find(offset) for offset in range(said.end)] == list(range(said.end))
+
+
+def test_what_was_removed_by_request_is_said_as_well() -> None:
+    files = MemoryFiles()
+    with open_log(files) as log:
+        topic = log.topic("orders", config={**SMALL, "cordwood.chain": "true"})
+        for number in range(10):
+            topic.append(b"value %d" % number)
+        follow(log)
+        topic.advance_log_start(0, 7)
+        follow(log)
+        follow(log)
+    with chain_of(files) as chain:
+        (said,) = chain.statements()
+        assert (said.kind, said.start, said.end, said.reason) == ("removed", 0, 7, "requested")
+
+
+# --- opening ----------------------------------------------------------------------------------------
+
+
+def test_a_log_that_changed_where_it_was_followed_is_not_followed_on() -> None:
+    """Whoever changes the last frames and their checksums while nobody looks is told of, not signed for."""
+    files = MemoryFiles()
+    filled(files, 5)
+    with open_log(files) as log:
+        follow(log)
+    path, refused = segment_file("orders", 0, 0), 0
+    whole = read_file(files, path)
+    for start, end in frames_of(whole):
+        changed = with_crc(whole[start:end].replace(b"value", b"VALUE"))
+        disk = disk_of(image(files, DATA), {path: whole[:start] + changed + whole[end:]})
+        with open_log(disk) as log:
+            log.topic("orders").append(b"more")
+            with pytest.raises(MetadataDamaged, match="is not that of the frame at offset"):
+                follow(log)
+            refused += 1
+    assert refused == len(frames_of(whole))
+
+
+def test_leaves_are_made_durable_now_and_then_and_made_again_after_a_power_cut() -> None:
+    files = MemoryFiles()
+    with open_log(files) as log:
+        topic = log.topic("orders", config=SMALL)
+        directory = log._writable()
+        partition = directory.partition("orders", 0)
+        topic.append(b"first")
+        assert directory.chains.follow(partition) == 1
+        assert directory.chains.lag(partition) == 0
+        with chain_of(files) as chain:
+            assert chain.head.size == 0
+        before = image(files, DATA)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chain_following, "COMMIT_NS", 0)
+            assert directory.chains.follow(partition) == 0
+        with chain_of(files) as chain:
+            assert chain.head.size == 1
+    cut = disk_of(before)
+    with open_log(cut) as log:
+        assert follow(log) == 1
+    check_sound(cut)
+
+
+def test_only_so_many_chains_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "OPEN_MAX", 2)
+    files = MemoryFiles()
+    with open_log(files) as log:
+        directory = log._writable()
+        for _ in range(3):
+            for name in ("one", "two", "three", "four"):
+                log.topic(name, config=SMALL).append(b"value")
+                assert directory.chains.follow(directory.partition(name, 0)) == 1
+                assert len(directory.chains._followers) <= 2
+        for name in ("one", "two"):
+            with kept_chain(files, partition_path(name, 0)) as chain:
+                assert chain is not None
+                assert chain.head.size == 3, "what is let go is committed"
 
 
 # --- size and speed ---------------------------------------------------------------------------------

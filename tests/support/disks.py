@@ -235,7 +235,7 @@ class RecordingFiles:
     def open(self, path: str, mode: Mode) -> File:
         with self.guard:
             file = self.inner.open(path, mode)
-            if mode == "create":
+            if mode in {"create", "create_private"}:
                 return RecordingFile(self, file, self._note_create(path))
             return RecordingFile(
                 self, file, self.inode(path) if mode == "write" else self._inodes.get(_normal(path))
@@ -473,7 +473,7 @@ class FaultyFiles:
         return perform()
 
     def open(self, path: str, mode: Mode) -> File:
-        kind = "create" if mode == "create" else "open"
+        kind = "create" if mode in {"create", "create_private"} else "open"
         return FaultyFile(self, self.call(kind, path, lambda: self.inner.open(path, mode)))
 
     def exists(self, path: str) -> bool:

@@ -16,7 +16,7 @@ from cordwood.config import BrokerConfig
 from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import FORMATS, DataDirectory
-from cordwood.storage.maintenance import MaintenanceReport, follow
+from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import Pace
 from cordwood.telemetry import Telemetry
@@ -196,7 +196,7 @@ class Node:
         """
         log = self._directory.opened(topic, partition)
         if log is not None:
-            follow(self._directory.surroundings, log)
+            self._directory.chains.follow(log)
 
     def to_keep_up(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:
         """Return the partitions whose topics have a policy that may ask for something. Touches no file."""

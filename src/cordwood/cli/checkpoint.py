@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import urllib.error
@@ -12,10 +13,9 @@ import click
 
 from cordwood import process
 from cordwood.cli.evidence import (
-    keep_private,
     key_option,
+    open_to_write,
     opened_to_read,
-    opened_to_write,
     read_text,
     refuted,
     refuting,
@@ -23,10 +23,10 @@ from cordwood.cli.evidence import (
 )
 from cordwood.cli.output import counted, print_json, print_table
 from cordwood.cli.place import data_option, json_option
-from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.errors import CordwoodError, DirectoryLocked, UnknownTopic
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
-from cordwood.storage.chain import bring_up_to_date, kept_chain
+from cordwood.storage.chain import kept_chain
 from cordwood.storage.chain_compare import Comparison, compare_frames
 from cordwood.storage.chain_files import KeptChain
 from cordwood.storage.checkpoints import (
@@ -38,7 +38,7 @@ from cordwood.storage.checkpoints import (
     signing_key,
     verifier_key,
 )
-from cordwood.storage.data_directory import DataDirectory, partition_directory
+from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.partition_state import read_state
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory
@@ -62,7 +62,8 @@ def checkpoint() -> None:
 def create(topic: str | None, to: str | None, post: str | None, data: str | None) -> None:
     """Sign a checkpoint of each partition, keep it, and print it, or take it elsewhere.
 
-    Needs a data directory that no server holds. The key that signs is made on first use.
+    Beside a server it signs for what that has followed, all but the last seconds. The key that signs is made
+    on first use.
 
     Example: cordwood checkpoint create -t orders --to orders.note
     """
@@ -70,7 +71,8 @@ def create(topic: str | None, to: str | None, post: str | None, data: str | None
         raise click.UsageError("give --to or --post, not both.")
     if post is not None and not post.startswith(("http://", "https://")):
         raise click.UsageError("--post takes a URL that begins with http:// or https://.")
-    with opened_to_write(data) as directory, refuting():
+    _follow(data)
+    with opened_to_read(data) as directory, refuting():
         notes = list(_signed(directory, topic))
     if not notes:
         click.echo("nothing to sign for: no partition has a record yet")
@@ -84,29 +86,34 @@ def create(topic: str | None, to: str | None, post: str | None, data: str | None
                 click.echo(note, nl=False)
 
 
-def _signed(directory: DataDirectory, topic: str | None) -> Iterator[tuple[str, str]]:
+def _follow(data: str | None) -> None:
+    """Have every record in the chains. A server does that by itself, within seconds."""
+    try:
+        with contextlib.closing(open_to_write(data)) as directory:
+            for log in directory.all_partitions():
+                if log.config.chain:
+                    directory.chains.commit(log)
+    except DirectoryLocked as error:
+        if error.address is None:
+            raise
+
+
+def _signed(directory: ReadOnlyDirectory, topic: str | None) -> Iterator[tuple[str, str]]:
     """Yield a file name and the note for each partition that has records."""
     files, broker = PosixFiles(), directory.identity.uuid
     key: SigningKey | None = None
     for name in _chained_topics(directory, topic):
         for partition in range(directory.topics[name].partitions):
-            log = directory.find_partition(name, partition)
-            if log is None:
-                continue
-            bring_up_to_date(directory.surroundings, log)
-            # Made here, when there is something to sign for.
-            key = key or signing_key(files, directory.path, broker, _new_seed, keep_private)
-            with kept_chain(files, log.directory) as chain:
-                assert chain is not None
+            with kept_chain(files, partition_directory(directory.path, name, partition)) as chain:
+                if chain is None or not chain.head.size:
+                    continue
+                # Made here, when there is something to sign for.
+                key = key or signing_key(files, directory.path, broker, process.new_seed)
                 note = sign_checkpoint(files, directory.path, broker, name, partition, chain, key)
                 yield f"{name}-{partition}-{chain.head.size}.note", note
 
 
-def _new_seed() -> bytes:
-    return process.new_secret() + process.new_secret()
-
-
-def _chained_topics(directory: DataDirectory, topic: str | None) -> list[str]:
+def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
     chained = [
         name for name, entry in sorted(directory.topics.items()) if directory.config_of(entry.config).chain
     ]

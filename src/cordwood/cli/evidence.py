@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from cordwood.cli import ExitCode
-from cordwood.cli.place import check_there, data_path, refusing, when_free
+from cordwood.cli.place import LOCKED_SECONDS, check_there, data_path, refusing
 from cordwood.config import load_broker_config
+from cordwood.embedded import open_when_free
 from cordwood.integrity.note import VerifierKey
 from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.storage.data_directory import DataDirectory, Opening
@@ -81,21 +82,6 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def keep_private(path: str, data: bytes) -> None:
-    """Write a file that only its owner can read. Durable on return, there whole or not at all."""
-    temporary = f"{path}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
-    # Created so, not changed afterwards: at no moment can anybody else open it.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-    PosixFiles().sync_directory(os.path.dirname(path))
-
-
 @contextlib.contextmanager
 def opened_to_read(data: str | None) -> Iterator[ReadOnlyDirectory]:
     """Open a data directory beside whoever writes it."""
@@ -107,18 +93,14 @@ def opened_to_read(data: str | None) -> Iterator[ReadOnlyDirectory]:
         yield directory
 
 
-@contextlib.contextmanager
-def opened_to_write(data: str | None) -> Iterator[DataDirectory]:
+def open_to_write(data: str | None) -> DataDirectory:
     """Open a data directory as its one writer, once a command that is soon done with it is done.
 
     Raises:
-        CordwoodError: If a server holds it.
+        DirectoryLocked: If a server holds it, or somebody else for longer.
     """
     path = os.path.abspath(data_path(data))
     check_there(path)
     opening = Opening(PosixFiles(), path, load_broker_config()[0], create=False)
     with refusing(path):
-        otherwise = "checkpoints are made while no server runs, so end it first"
-        directory = when_free(lambda: DataDirectory(opening), otherwise)
-    with contextlib.closing(directory):
-        yield directory
+        return open_when_free(lambda: DataDirectory(opening), LOCKED_SECONDS)

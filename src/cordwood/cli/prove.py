@@ -10,8 +10,9 @@ from cordwood.cli.place import data_option
 from cordwood.errors import CordwoodError, OffsetOutOfRange
 from cordwood.integrity import merkle, proof
 from cordwood.integrity.checkpoint import unverified
-from cordwood.storage.chain import frames_of, kept_chain
+from cordwood.storage.chain import kept_chain
 from cordwood.storage.chain_files import KeptChain
+from cordwood.storage.chain_following import frames_of
 from cordwood.storage.checkpoints import KeptCheckpoint, kept_checkpoints, read_note, verifier_key
 from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.partition_state import PartitionState, read_state
@@ -86,18 +87,25 @@ def _frame_at(log: ReadOnlyPartition, offset: int) -> tuple[int, int, bytes]:
 
 def _leaf_of(chain: KeptChain, state: PartitionState, offset: int, frame: bytes) -> int:
     """Return the leaf of *frame*, which is what was appended at *offset*, or end the command."""
-    leaf = chain.find(offset)
+    leaf = chain.find(offset, _generation(state, offset))
     if leaf is None:
         raise CordwoodError(f"the frame at offset {offset} has no leaf: {_why_not(chain, offset)}")
     if chain.hash_at(0, leaf) == merkle.leaf_hash(frame):
         return leaf
-    if any(each.generation and each.base <= offset < each.next_offset for each in state.sealed):
+    if _generation(state, offset) and chain.find(offset) == leaf:
         raise CordwoodError(
-            f"the frame at offset {offset} was compacted since it was appended and cannot be proven any more"
+            f"the frame at offset {offset} was compacted by somebody who did not say so in the chain, "
+            "so it cannot be proven"
         )
     raise refuted(
         f"the frame at offset {offset} is not what was first appended there: its leaf {leaf} is of another"
     )
+
+
+def _generation(state: PartitionState, offset: int) -> int:
+    """Return how often the segment that holds *offset* was compacted."""
+    found = (each.generation for each in state.sealed if each.base <= offset < each.next_offset)
+    return next(found, state.active_generation)
 
 
 def _why_not(chain: KeptChain, offset: int) -> str:

@@ -65,6 +65,7 @@ def _time(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--keep-id", is_flag=True, help="Keep the id of the directory that was backed up; it must be gone."
 )
+@click.option("--force", is_flag=True, help="Also leave out what a signed checkpoint vouches for.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def restore(
     backup: str,
@@ -73,6 +74,7 @@ def restore(
     to_time: int | None,
     link: bool,
     keep_id: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Make a new data directory of BACKUP, which stays as it is; every byte is checked on the way.
@@ -93,6 +95,7 @@ def restore(
                 to_time=to_time,
                 link=link,
                 keep_id=keep_id,
+                force=force,
                 progress=show,
             )
     except OffsetOutOfRange as error:

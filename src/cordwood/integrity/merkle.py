@@ -7,7 +7,7 @@ tree grows. A path asks for each hash that it needs once: at most twice the loga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import TypeAlias
 
@@ -33,25 +33,52 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 # --- growing --------------------------------------------------------------------------------------
 
 
-def grow(size: int, leaves: Sequence[bytes], hash_at: HashAt) -> list[list[bytes]]:
-    """Return what each level gains, from level 0 up, when *leaves* are added to a tree of *size* leaves.
+class Frontier:
+    """The roots of the complete subtrees that a tree ends in, largest first: all that adding a leaf needs."""
 
-    Asks for at most one hash of each level, so a leaf costs two hashes and a bounded part of a read, however
-    large the tree is. Levels above the last one returned gain nothing.
-    """
-    gained = [list(leaves)]
-    first, level = size, 0
-    while new := gained[level]:
-        if first & 1:
-            new = [hash_at(level, first - 1), *new]
-        level, first = level + 1, first >> 1
-        gained.append([node_hash(new[at], new[at + 1]) for at in range(0, len(new) - 1, 2)])
-    return gained[:-1]
+    def __init__(self, size: int, hash_at: HashAt) -> None:
+        """Take a tree of *size* leaves, asking for as many hashes as *size* has bits that are set."""
+        self.size = size
+        self._roots: list[bytes] = []
+        at = 0
+        while at < size:
+            level = (size - at).bit_length() - 1
+            self._roots.append(hash_at(level, at >> level))
+            at += 1 << level
+
+    def add(self, leaves: Iterable[bytes]) -> list[bytes]:
+        """Add *leaves* and return the nodes that became complete, in that order: see `node_number`."""
+        roots, size, nodes = self._roots, self.size, []
+        for leaf in leaves:
+            size += 1
+            over = leaf
+            # As many as there are zero bits at the end of the new size.
+            for _ in range((size & -size).bit_length() - 1):
+                over = sha256(b"\1" + roots.pop() + over).digest()
+                nodes.append(over)
+            roots.append(over)
+        self.size = size
+        return nodes
+
+    def root(self) -> bytes:
+        """Return the root of the tree."""
+        return _folded(self._roots) if self._roots else EMPTY_ROOT
 
 
-def level_sizes(size: int) -> list[int]:
-    """Return how many hashes each level of a tree of *size* leaves has, as far up as there are any."""
-    return [size >> level for level in range(size.bit_length())]
+def empty_frontier() -> Frontier:
+    """Return the frontier of a tree without leaves."""
+    return Frontier(0, lambda level, index: b"")
+
+
+def node_count(size: int) -> int:
+    """Return how many nodes above its leaves a tree of *size* leaves has that are complete."""
+    return size - size.bit_count()
+
+
+def node_number(level: int, index: int) -> int:
+    """Return as which one a node above the leaves became complete, counted from 0."""
+    before = ((index + 1) << level) - 1
+    return node_count(before) + level - 1
 
 
 # --- roots and paths ------------------------------------------------------------------------------
@@ -109,9 +136,14 @@ def _root_of(hash_at: HashAt, start: int, end: int) -> bytes:
         level = (end - at).bit_length() - 1
         found.append(hash_at(level, at >> level))
         at += 1 << level
-    over = found.pop()
-    while found:
-        over = node_hash(found.pop(), over)
+    return _folded(found)
+
+
+def _folded(roots: Sequence[bytes]) -> bytes:
+    """Return the root over complete subtrees, largest first."""
+    over = roots[-1]
+    for root_hash in reversed(roots[:-1]):
+        over = node_hash(root_hash, over)
     return over
 
 

@@ -14,6 +14,7 @@ import msgspec
 from cordwood.config import load_broker_config
 from cordwood.errors import DirectoryRefused
 from cordwood.storage import identity
+from cordwood.storage.backup_evidence import bring_checkpoints
 from cordwood.storage.backup_moving import BackupReport, Moving, Progress, Transfer, records_of
 from cordwood.storage.backup_partition import written_since
 from cordwood.storage.backup_record import (
@@ -148,6 +149,7 @@ class _Run:
         moving = Moving(transfer, {} if known is None else by_partition(known.partitions), untouched=complete)
         moving.begin()
         results = moving.bring_all()
+        bring_checkpoints(files, transfer.source, target)
         if not files.exists(identity.identity_path(target)):
             identity.create_identity(files, target, transfer.clock, transfer.uuid, transfer.node_name)
         partitions = records_of(results)

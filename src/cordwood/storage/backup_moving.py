@@ -16,6 +16,7 @@ from cordwood import process
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import BrokerConfig, topic_config
 from cordwood.errors import CordwoodError, MetadataDamaged, UnknownTopic
+from cordwood.storage.backup_evidence import ChainOnItsWay
 from cordwood.storage.backup_partition import PartitionCarrier, PartitionResult, Settle, written_since
 from cordwood.storage.backup_record import (
     PartitionRecord,
@@ -179,7 +180,11 @@ class Moving:
             settle=self._settle,
         )
         try:
-            return work.bring()
+            chain = ChainOnItsWay.of(self._files, source)
+            result = work.bring()
+            if chain is not None:
+                result.copied_bytes += chain.bring(self._files, target)
+            return result
         except NeverUsed:
             if known is None:
                 return None

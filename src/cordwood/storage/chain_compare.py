@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cordwood.integrity import merkle
-from cordwood.storage.chain import WINDOW_BYTES, frames_of
 from cordwood.storage.chain_files import KeptChain
+from cordwood.storage.chain_following import WINDOW_BYTES, frames_of
 from cordwood.storage.partition_state import PartitionState
 from cordwood.storage.view import Fetched
 

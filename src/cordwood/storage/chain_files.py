@@ -1,27 +1,28 @@
 """The files of a partition's chain and tree, in ``chain/`` beside its segments.
 
-``leaves`` has the hash of each leaf, 32 bytes; ``level-NN`` the hashes of complete subtrees of that height;
-``frames`` where each leaf's frame is, `ENTRY`; ``statements`` what leaves that are no frames say, a line
-each; ``head`` how far all of this goes. Files only grow. What lies beyond what ``head`` says never happened:
-the others are synced before it is written, and cut back to it by whoever writes next.
+``leaves`` has the hash of each leaf, 32 bytes; ``tree`` the hashes of complete subtrees above them, in the
+order in which they became complete; ``frames`` where each leaf's frame is, `ENTRY`; ``statements`` what
+leaves that are no frames say, a line each; ``head`` how far all of this goes. Files only grow. What lies
+beyond what ``head`` says never happened: the others are synced before it is written, and cut back to it by
+whoever writes next.
 
 Leaves, frames and statements are authoritative: of frames that retention or compaction removed, nothing else
-is left. The levels are derived, and are built again where they are not what they must be.
+is left. The tree is derived, and is built again where it is not what it must be.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from cordwood.errors import DirectoryRefused, MetadataDamaged
 from cordwood.integrity import merkle
 from cordwood.integrity.chain import EMPTY_HEAD, chained
+from cordwood.storage.chain_lineage import Entry, Lineage, Statement
 from cordwood.storage.files import File, Files, join
 from cordwood.storage.metadata import read_metadata
 
@@ -31,8 +32,8 @@ ENTRY = struct.Struct(">qq")
 assert ENTRY.size == 16
 #: What the bytes of a statement begin with. No frame begins so: offsets are never negative.
 STATEMENT = b"\xff"
-#: How much of a level is taken into memory at once.
-COPY_BYTES = 1 << 20
+#: How many leaves are taken into memory at once.
+COPY_LEAVES = 1 << 15
 Result = TypeVar("Result")
 
 
@@ -50,52 +51,13 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
     statements_size: int = 0
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leaf says that is no frame.
-
-    ``truncated``: the log was cut at ``start`` on purpose, which began ``leader_epoch``; leaves of frames
-    that reached up to ``end`` are of records that are gone. ``lost``: the log ends at ``start`` though nobody
-    cut it, and leaves reach up to ``end``. ``gap``: no leaf has the frames of [start, end), for the reason
-    given.
-    """
-
-    kind: Literal["truncated", "lost", "gap"]
-    leaf: int
-    start: int
-    end: int
-    leader_epoch: int
-    noted_ms: int
-    reason: str = ""
-
-    def encoded(self) -> bytes:
-        """Return the line in the file."""
-        return msgspec.json.encode(self)
-
-
 _HEAD = msgspec.json.Decoder(ChainHead)
 _STATEMENT = msgspec.json.Decoder(Statement)
-
-
-class Entry(NamedTuple):
-    """The offsets [first, next) of a leaf's frame."""
-
-    first_offset: int
-    next_offset: int
-
-    @property
-    def is_frame(self) -> bool:
-        """Whether the leaf is that of a frame, and not of a statement."""
-        return self.first_offset < self.next_offset
 
 
 def chain_directory(directory: str) -> str:
     """Return where the partition in *directory* keeps its chain."""
     return join(directory, "chain")
-
-
-def level_name(level: int) -> str:
-    """Return the name of a level's file."""
-    return f"level-{level:02d}" if level else "leaves"
 
 
 def read_head(files: Files, directory: str) -> ChainHead | None:
@@ -117,7 +79,7 @@ def read_head(files: Files, directory: str) -> ChainHead | None:
 
 def _has_leaves(files: Files, chain: str) -> bool:
     """Return whether there are leaves: then a head was there, which is written once before any of them."""
-    path = join(chain, level_name(0))
+    path = join(chain, "leaves")
     if not files.exists(path):
         return False
     with contextlib.closing(files.open(path, "read")) as file:
@@ -137,6 +99,7 @@ class KeptChain:
         self._files = files
         self._opened: dict[str, File] = {}
         self._statements: list[Statement] | None = None
+        self._lineage: Lineage | None = None
 
     def close(self) -> None:
         """Let go of the files."""
@@ -147,23 +110,25 @@ class KeptChain:
     # --- what is kept -----------------------------------------------------------------------------
 
     def hash_at(self, level: int, index: int) -> bytes:
-        """Return the hash of a complete subtree, as the file of its level has it.
+        """Return the hash of a complete subtree, as its file has it.
 
         Raises:
             MetadataDamaged: If it has none there.
         """
-        return self._read(level_name(level), index * merkle.HASH_SIZE, merkle.HASH_SIZE)
+        name, number = ("tree", merkle.node_number(level, index)) if level else ("leaves", index)
+        return self._read(name, number * merkle.HASH_SIZE, merkle.HASH_SIZE)
+
+    def leaves(self, start: int, end: int) -> list[bytes]:
+        """Return the hashes of the leaves [start, end)."""
+        data = self._read("leaves", start * merkle.HASH_SIZE, (end - start) * merkle.HASH_SIZE)
+        return [data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE)]
 
     def recomputed(self, level: int, index: int) -> bytes:
         """Return the same hash made of nothing but leaves. Takes as long as there are leaves under it."""
-        if level <= 10:
-            size = merkle.HASH_SIZE << level
-            data = self._read(level_name(0), index * size, size)
-            leaves = [data[at : at + merkle.HASH_SIZE] for at in range(0, size, merkle.HASH_SIZE)]
-            return merkle.grow(0, leaves, self.hash_at)[level][0]
-        return merkle.node_hash(
-            self.recomputed(level - 1, 2 * index), self.recomputed(level - 1, 2 * index + 1)
-        )
+        frontier, end = merkle.empty_frontier(), (index + 1) << level
+        for start in range(index << level, end, COPY_LEAVES):
+            frontier.add(self.leaves(start, min(start + COPY_LEAVES, end)))
+        return frontier.root()
 
     def entry(self, leaf: int) -> Entry:
         """Return the offsets of a leaf's frame."""
@@ -209,14 +174,23 @@ class KeptChain:
 
     # --- what follows from it ---------------------------------------------------------------------
 
-    def find(self, offset: int) -> int | None:
-        """Return the newest leaf whose frame holds *offset*, None if there is none.
+    def lineage(self) -> Lineage:
+        """Return which leaves are those of frames that can still be in the log.
+
+        Raises:
+            MetadataDamaged: If what says so cannot be read.
+        """
+        if self._lineage is None:
+            self._lineage = Lineage(self.head.size, self.statements())
+        return self._lineage
+
+    def find(self, offset: int, generation: int = 0) -> int | None:
+        """Return the leaf of the frame that holds *offset* in a segment of *generation*, None without one.
 
         Raises:
             MetadataDamaged: If what says where offsets began again cannot be read.
         """
-        cuts = [(each.leaf, each.start) for each in self.statements() if each.kind != "gap"]
-        return find_leaf(self.entry, self.head.size, cuts, offset)
+        return self.lineage().find(self.entry, offset, generation)
 
     def root(self, size: int) -> bytes:
         """Return the root over the first *size* leaves."""
@@ -229,11 +203,9 @@ class KeptChain:
 
     def chain_head(self, size: int) -> bytes:
         """Return the head of the chain over the first *size* leaves. Reads all of them."""
-        head, end = EMPTY_HEAD, size * merkle.HASH_SIZE
-        for position in range(0, end, COPY_BYTES):
-            data = self._read(level_name(0), position, min(COPY_BYTES, end - position))
-            leaves = (data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE))
-            head = chained(head, leaves)
+        head = EMPTY_HEAD
+        for start in range(0, size, COPY_LEAVES):
+            head = chained(head, self.leaves(start, min(start + COPY_LEAVES, size)))
         return head
 
     def inclusion_path(self, leaf: int, size: int, root: bytes) -> list[bytes]:
@@ -262,7 +234,7 @@ class KeptChain:
         return None
 
     def _sound(self, make: Callable[[merkle.HashAt], Result], holds: Callable[[Result], bool]) -> Result:
-        """Return what *make* makes of the levels if it *holds*, else what it makes of leaves alone."""
+        """Return what *make* makes of the tree if it *holds*, else what it makes of leaves alone."""
         with contextlib.suppress(MetadataDamaged):
             found = make(self.hash_at)
             if holds(found):
@@ -271,22 +243,3 @@ class KeptChain:
         if not holds(found):
             raise MetadataDamaged(self.directory, "its leaves do not have the root that they are to have")
         return found
-
-
-def find_leaf(
-    entry: Callable[[int], Entry], size: int, cuts: Sequence[tuple[int, int]], offset: int
-) -> int | None:
-    """Return the newest of *size* leaves whose frame holds *offset*; *cuts* are truncations, (leaf, offset).
-
-    After a truncation offsets begin again lower, so each run of leaves between two is looked at, for as long
-    as the offset was not cut off by the one that began the run.
-    """
-    end = size
-    for start, lowest in [*reversed(cuts), (0, 0)]:
-        at = start + bisect_right(range(start, end), offset, key=lambda leaf: entry(leaf).next_offset)
-        if at < end and entry(at).first_offset <= offset:
-            return at
-        if offset >= lowest:
-            return None
-        end = start
-    return None

@@ -11,26 +11,25 @@ from cordwood.errors import MetadataDamaged
 from cordwood.integrity import merkle
 from cordwood.integrity.chain import chained
 from cordwood.storage.chain_files import (
-    COPY_BYTES,
+    COPY_LEAVES,
     ENTRY,
     STATEMENT,
     ChainHead,
-    Entry,
     KeptChain,
-    Statement,
     chain_directory,
-    find_leaf,
-    level_name,
     read_head,
 )
+from cordwood.storage.chain_lineage import Entry, Lineage, Statement
 from cordwood.storage.files import File, Files, join, parent, write_all
 from cordwood.storage.metadata import write_metadata
+
+_NAMES = ("leaves", "frames", "statements", "tree")
 
 
 class GrowingChain:
     """The chain of a partition, to add leaves to. For whoever has the directory's lock; one thread at a time.
 
-    What is added is there once `commit` returned, all of it or nothing.
+    What is added is there once `commit` returned, all of it or nothing. Not to be used after it raised.
     """
 
     def __init__(self, files: Files, directory: str, head: ChainHead) -> None:
@@ -40,7 +39,6 @@ class GrowingChain:
             MetadataDamaged: If leaves, frames or statements are missing or wrong.
         """
         self.head = head
-        self.size = head.size
         self._files = files
         self._directory = chain_directory(directory)
         self._chain_head = bytes.fromhex(head.chain_head)
@@ -48,11 +46,14 @@ class GrowingChain:
         self._opened: dict[str, File] = {}
         self._changed: set[str] = set()
         self._new_names = False
-        self._last: dict[tuple[int, int], bytes] = {}
+        self._lineage: Lineage | None = None
         try:
+            for name in _NAMES:
+                self._opened[name] = self._open(name)
             self._cut_back()
+            self._frontier = self._whole_tree()
             with contextlib.closing(KeptChain(files, directory, head)) as kept:
-                self._cuts = [(each.leaf, each.start) for each in kept.statements() if each.kind != "gap"]
+                self._statements = list(kept.statements())
         except BaseException:
             self.close()
             raise
@@ -78,23 +79,25 @@ class GrowingChain:
         for file in opened.values():
             file.close()
 
+    @property
+    def size(self) -> int:
+        """How many leaves there are, committed or not."""
+        return self._frontier.size
+
     # --- adding -----------------------------------------------------------------------------------
 
     def add_frames(self, leaves: Sequence[bytes], entries: Iterable[tuple[int, int]]) -> None:
         """Add the leaves of frames with these offsets, in order."""
+        size = self.size
         packed = b"".join(ENTRY.pack(*entry) for entry in entries)
         assert len(packed) == ENTRY.size * len(leaves)
-        self._write("frames", self.size * ENTRY.size, packed)
-        for level, hashes in enumerate(merkle.grow(self.size, leaves, self._hash_at)):
-            if hashes:
-                first = self.size >> level
-                self._write(level_name(level), first * merkle.HASH_SIZE, b"".join(hashes))
-                # The next leaf may have one of these for its left neighbour, and no other.
-                self._last[level, first + len(hashes) - 1] = hashes[-1]
-        self.size += len(leaves)
+        nodes = self._frontier.add(leaves)
+        self._write("frames", size * ENTRY.size, packed)
+        self._write("leaves", size * merkle.HASH_SIZE, b"".join(leaves))
+        if nodes:
+            self._write("tree", merkle.node_count(size) * merkle.HASH_SIZE, b"".join(nodes))
         self._chain_head = chained(self._chain_head, leaves)
-        # Of each level only the last one can be asked for.
-        self._last = {key: value for key, value in self._last.items() if key[1] == (self.size >> key[0]) - 1}
+        self._lineage = None
 
     def add_statement(self, statement: Statement, offset: int) -> None:
         """Add the leaf of *statement*, after which the chain goes on at *offset*."""
@@ -102,8 +105,7 @@ class GrowingChain:
         line = statement.encoded()
         self._write("statements", self._statements_end, line + b"\n")
         self._statements_end += len(line) + 1
-        if statement.kind != "gap":
-            self._cuts.append((self.size, statement.start))
+        self._statements.append(statement)
         self.add_frames([merkle.leaf_hash(STATEMENT + line)], [(offset, offset)])
 
     def commit(self, next_offset: int, leader_epoch: int) -> None:
@@ -116,7 +118,7 @@ class GrowingChain:
         self.head = msgspec.structs.replace(
             self.head,
             size=self.size,
-            root=merkle.root(self._hash_at, self.size).hex(),
+            root=self._frontier.root().hex(),
             chain_head=self._chain_head.hex(),
             next_offset=next_offset,
             leader_epoch=leader_epoch,
@@ -124,78 +126,76 @@ class GrowingChain:
         )
         write_metadata(self._files, join(self._directory, "head"), self.head)
 
+    # --- what is there ----------------------------------------------------------------------------
+
     def entry(self, leaf: int) -> Entry:
         """Return the offsets of a leaf's frame."""
-        return Entry(*ENTRY.unpack(self._file("frames").read_at(leaf * ENTRY.size, ENTRY.size)))
+        return Entry(*ENTRY.unpack(self._opened["frames"].read_at(leaf * ENTRY.size, ENTRY.size)))
 
-    def find(self, offset: int) -> int | None:
-        """Return the newest leaf whose frame holds *offset*, None if there is none."""
-        return find_leaf(self.entry, self.size, self._cuts, offset)
+    def leaf(self, number: int) -> bytes:
+        """Return the hash of a leaf."""
+        return self._hash_at(0, number)
+
+    def find(self, offset: int, generation: int = 0) -> int | None:
+        """Return the leaf of the frame that holds *offset* in a segment of *generation*, None without one."""
+        if self._lineage is None:
+            self._lineage = Lineage(self.size, self._statements)
+        return self._lineage.find(self.entry, offset, generation)
+
+    def removed_to(self) -> int:
+        """Return the offset up to which it is known that the log was let go."""
+        gone = (each for each in self._statements if each.kind == "removed" or each.reason == "removed")
+        return max((each.end for each in gone), default=self.head.first_offset)
 
     def _hash_at(self, level: int, index: int) -> bytes:
-        kept = self._last.get((level, index))
-        if kept is None:
-            position = index * merkle.HASH_SIZE
-            kept = self._file(level_name(level)).read_at(position, merkle.HASH_SIZE)
-        return kept
+        name, number = ("tree", merkle.node_number(level, index)) if level else ("leaves", index)
+        return self._opened[name].read_at(number * merkle.HASH_SIZE, merkle.HASH_SIZE)
 
     def _write(self, name: str, position: int, data: bytes) -> None:
-        write_all(self._file(name), position, data)
+        write_all(self._opened[name], position, data)
         self._changed.add(name)
 
-    def _file(self, name: str) -> File:
-        if name not in self._opened:
-            path = join(self._directory, name)
-            try:
-                self._opened[name] = self._files.open(path, "write")
-            except FileNotFoundError:
-                self._opened[name] = self._files.open(path, "create")
-                self._new_names = True
-        return self._opened[name]
+    def _open(self, name: str) -> File:
+        path = join(self._directory, name)
+        try:
+            return self._files.open(path, "write")
+        except FileNotFoundError:
+            self._new_names = True
+            return self._files.open(path, "create")
 
     # --- after a crash ----------------------------------------------------------------------------
 
     def _cut_back(self) -> None:
-        """Cut each file to what the head says, and build levels again that are not what they must be."""
+        """Cut each file to what the head says. Of the tree, more than that is wanted of no file."""
         head = self.head
-        self._cut(level_name(0), head.size * merkle.HASH_SIZE)
-        self._cut("frames", head.size * ENTRY.size)
-        self._cut("statements", head.statements_size)
-        sizes = merkle.level_sizes(head.size)
-        short = False
-        for level, size in enumerate(sizes[1:], 1):
-            file = self._file(level_name(level))
-            short |= file.size() < size * merkle.HASH_SIZE
-            file.truncate(size * merkle.HASH_SIZE)
-        # Levels that the head has no hashes for yet, which a crash left behind.
-        for name in self._files.list(self._directory):
-            if name.startswith("level-") and name not in self._opened:
-                self._file(name).truncate(0)
-        if short or self._root() != head.root:
-            self._build_levels(sizes)
-            if self._root() != head.root:
-                path = join(self._directory, level_name(0))
-                raise MetadataDamaged(path, "its leaves do not have the root that head says")
+        sizes = {
+            "leaves": head.size * merkle.HASH_SIZE,
+            "frames": head.size * ENTRY.size,
+            "statements": head.statements_size,
+        }
+        for name, size in sizes.items():
+            file = self._opened[name]
+            if file.size() < size:
+                raise MetadataDamaged(file.path, f"has {file.size()} bytes, but {size} were written")
+            file.truncate(size)
 
-    def _cut(self, name: str, size: int) -> None:
-        """Cut a file that nothing else can be built from."""
-        file = self._file(name)
-        if file.size() < size:
-            raise MetadataDamaged(file.path, f"has {file.size()} bytes, but {size} were written")
-        file.truncate(size)
-
-    def _root(self) -> str:
-        return merkle.root(self._hash_at, self.head.size).hex()
-
-    def _build_levels(self, sizes: Sequence[int]) -> None:
-        """Write every level above the leaves anew, each from the one below it."""
-        self._last = {}
-        step = merkle.HASH_SIZE * 2
-        for level, size in enumerate(sizes[1:], 1):
-            below = self._file(level_name(level - 1))
-            for position in range(0, size * merkle.HASH_SIZE, COPY_BYTES):
-                wanted = min(COPY_BYTES, size * merkle.HASH_SIZE - position) * 2
-                data = below.read_at(position * 2, wanted)
-                pairs = (data[at : at + step] for at in range(0, len(data), step))
-                built = b"".join(merkle.node_hash(pair[:32], pair[32:]) for pair in pairs)
-                self._write(level_name(level), position, built)
+    def _whole_tree(self) -> merkle.Frontier:
+        """Return where the tree grows, having built it again if it is not what it must be."""
+        size, tree = self.head.size, self._opened["tree"]
+        wanted = merkle.node_count(size) * merkle.HASH_SIZE
+        if tree.size() >= wanted:
+            tree.truncate(wanted)
+            frontier = merkle.Frontier(size, self._hash_at)
+            if frontier.root().hex() == self.head.root:
+                return frontier
+        frontier = merkle.empty_frontier()
+        for start in range(0, size, COPY_LEAVES):
+            count = min(COPY_LEAVES, size - start)
+            data = self._opened["leaves"].read_at(start * merkle.HASH_SIZE, count * merkle.HASH_SIZE)
+            leaves = (data[at : at + merkle.HASH_SIZE] for at in range(0, len(data), merkle.HASH_SIZE))
+            self._write("tree", merkle.node_count(start) * merkle.HASH_SIZE, b"".join(frontier.add(leaves)))
+        tree.truncate(wanted)
+        if frontier.root().hex() != self.head.root:
+            path = join(self._directory, "leaves")
+            raise MetadataDamaged(path, "its leaves do not have the root that head says")
+        return frontier

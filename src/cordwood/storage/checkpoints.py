@@ -7,8 +7,10 @@ topic of the same name may come after one that was deleted, and is another log.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
+from hashlib import sha256
 from typing import NamedTuple
 
 from cordwood.errors import MetadataDamaged
@@ -16,7 +18,7 @@ from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of
 from cordwood.integrity.note import SigningKey, VerifierKey
 from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.storage.chain_files import KeptChain
-from cordwood.storage.files import Files, join, read_file, write_atomically
+from cordwood.storage.files import Files, join, parent, read_file, write_all, write_atomically
 
 _NAME = re.compile(r"(\d{1,10})-(\d{1,19})\.note", re.ASCII)
 
@@ -57,35 +59,49 @@ def verifier_key(files: Files, data: str) -> VerifierKey | None:
         raise MetadataDamaged(path, f"is no verifier key: {error}") from None
 
 
-def signing_key(
-    files: Files, data: str, broker: str, new_seed: Callable[[], bytes], keep: Callable[[str, bytes], None]
-) -> SigningKey:
+def signing_key(files: Files, data: str, broker: str, new_seed: Callable[[], bytes]) -> SigningKey:
     """Return the key that signs, made on first use of what *new_seed* gives and called *broker*. Durable.
 
-    *keep* writes a file that nobody else can read, durable on return. For whoever has the directory's lock.
+    Nobody but its owner can read the file. Several processes may ask at once: one key is made.
 
     Raises:
         MetadataDamaged: If the key is gone or broken though something was signed with it: making another one
             would look like somebody else's signature.
+        SigningUnavailable: If what signs is not installed.
     """
     path = key_path(data)
     known = verifier_key(files, data)
     if not files.exists(path):
         if known is not None:
             raise MetadataDamaged(path, f"is missing, but {verifier_path(data)} says that there was one")
+        seed = new_seed()
+        text = SigningKey(broker, seed).private_text()
         for directory in (join(data, "meta", "keys"), join(data, "meta", "checkpoints")):
             files.make_directories(directory)
         files.sync_directory(join(data, "meta"))
-        key = SigningKey(broker, new_seed())
-        keep(path, f"{key.private_text()}\n".encode())
-    else:
-        key = _read_key(files, path)
+        _keep_key(files, path, f"{path}.{sha256(seed).hexdigest()[:16]}", f"{text}\n".encode())
+    key = _read_key(files, path)
     if known is None:
         # After the other: a crash in between leaves a key whose public half is told once more.
         write_atomically(files, verifier_path(data), f"{key.verifier}\n".encode())
     elif known != key.verifier:
         raise MetadataDamaged(path, f"is not the key that {verifier_path(data)} is of")
     return key
+
+
+def _keep_key(files: Files, path: str, temporary: str, data: bytes) -> None:
+    """Make the file, unless somebody else was faster. Durable on return."""
+    try:
+        with contextlib.closing(files.open(temporary, "create_private")) as file:
+            write_all(file, 0, data)
+            file.sync()
+        # Unlike a rename this takes no name from anybody.
+        with contextlib.suppress(FileExistsError):
+            files.link(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            files.unlink(temporary)
+    files.sync_directory(parent(path))
 
 
 def _read_key(files: Files, path: str) -> SigningKey:

@@ -18,6 +18,7 @@ import msgspec
 from cordwood.errors import DiskFull
 from cordwood.kernels import KeyMap, Want
 from cordwood.storage.active import Surroundings
+from cordwood.storage.chain import Chains
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import CompactionPlan, group_segments, plan_compaction
 from cordwood.storage.files import Files
@@ -108,6 +109,7 @@ class CompactionReport:
 def compact_partition(
     around: Surroundings,
     log: PartitionLog,
+    chains: Chains | None = None,
     *,
     map_bytes: int,
     secret: bytes,
@@ -117,7 +119,8 @@ def compact_partition(
 ) -> CompactionReport | None:
     """Compact *log* as far as its settings ask for it, and say what was done; None if nothing was due.
 
-    Only segments that end at or before *up_to* take part. *map_bytes* bounds the memory for keys, *secret*
+    Only segments that end at or before *up_to* take part. With *chains* the log's chain says what each
+    becomes, before it does. *map_bytes* bounds the memory for keys, *secret*
     makes their hashes unguessable. One caller at a time.
 
     Raises:
@@ -135,7 +138,7 @@ def compact_partition(
         plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
         if plan is None:
             return total
-        done = _Pass(around, log, view, plan, now_ms, pace).run(map_bytes, secret)
+        done = _Pass(around, log, chains, view, plan, now_ms, pace).run(map_bytes, secret)
         total = done if total is None else total.plus(done)
         try:
             write_checkpoint(
@@ -161,6 +164,7 @@ class _Pass:
         self,
         around: Surroundings,
         log: PartitionLog,
+        chains: Chains | None,
         view: View,
         plan: CompactionPlan,
         now_ms: int,
@@ -168,6 +172,7 @@ class _Pass:
     ) -> None:
         self._around = around
         self._log = log
+        self._chains = chains
         self._plan = plan
         self._segments = {segment.base: segment for segment in view.segments[:-1]}
         self._work = rewriting_of(around, log, view, plan, now_ms, pace)
@@ -180,7 +185,7 @@ class _Pass:
         for group in group_segments(self._plan, end, self._log.config, work.now_ms):
             old = tuple(self._segments[info.base] for info in group)
             found = self._rewrite(work, old, keys)
-            if not put_in_place(self._around, self._log, work, old, found):
+            if not put_in_place(self._around, self._log, self._chains, work, old, found):
                 end = min(end, group[0].base)
                 break
             report = report.with_group(found)
@@ -256,12 +261,18 @@ def rewriting_of(
 
 
 def put_in_place(
-    around: Surroundings, log: PartitionLog, work: Rewriting, old: tuple[Segment, ...], found: Rewritten
+    around: Surroundings,
+    log: PartitionLog,
+    chains: Chains | None,
+    work: Rewriting,
+    old: tuple[Segment, ...],
+    found: Rewritten,
 ) -> bool:
     """Swap what *old* became, prepared and synced, into the log. False if they are not there any more.
 
     Raises:
         DiskFull: Nothing has changed.
+        EvidenceRefused: If the log is not what was signed for before. Nothing has changed.
     """
     infos = tuple(segment.info for segment in old)
     if found.info is None:
@@ -271,6 +282,17 @@ def put_in_place(
         return True
     with _as_storage_errors(around.files, log.directory):
         around.files.sync_directory(segments_directory(log.directory))
+    if chains is not None:
+        prepared = Segment(around.open_files, log.directory, found.info, log.format)
+        prepared.path = swap_path(log.directory, found.info.base, "log")
+        try:
+            chains.note_compaction(log, prepared)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                discard_prepared(around.files, log.directory)
+            raise
+        finally:
+            around.open_files.forget(prepared.number)
     if not log.swap(old, OwnedSegment(around.open_files, log.directory, found.info, log.format)):
         # A truncation or retention was faster; what is left is planned anew next time.
         with contextlib.suppress(OSError):

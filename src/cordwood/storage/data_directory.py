@@ -28,6 +28,8 @@ from cordwood.errors import (
     LogFailed,
     MetadataDamaged,
     RecordRefused,
+    SignedFor,
+    SigningUnavailable,
     StorageError,
     UnknownTopic,
 )
@@ -37,6 +39,9 @@ from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
+from cordwood.storage.chain import Chains
+from cordwood.storage.chain_files import KeptChain
+from cordwood.storage.checkpoints import sign_checkpoint, signed_up_to, signing_key
 from cordwood.storage.deletion import discard_topic, finish_deletions, remove_moved
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.maintenance import (
@@ -187,6 +192,7 @@ class DataDirectory:
             self._before_change,
             opening.config.producer_id_expiration_ms,
         )
+        self.chains = Chains(files, opening.clock, self._sign_compaction)
         remove_spools(files, self.path)
         remove_moved(files, self.path)
         self._publisher = Publisher(
@@ -309,6 +315,7 @@ class DataDirectory:
                 self._refused.pop(key, None)
                 log = self._partitions.pop(key, None)
                 if log is not None:
+                    self.chains.forget(log)
                     # Nobody needs what it holds any more, so nobody cares whether that can be synced.
                     with contextlib.suppress(StorageError):
                         log.close()
@@ -531,6 +538,7 @@ class DataDirectory:
         self._check()
         return maintain_partition(
             self._around,
+            self.chains,
             log,
             map_bytes=self._opening.config.cleaner_map_bytes,
             secret=self._opening.secret,
@@ -542,7 +550,37 @@ class DataDirectory:
     def expire(self, log: PartitionLog, *, needed_from: int | None = None) -> Expired | None:
         """Let go of what retention no longer keeps in one partition; see `maintenance.expire_partition`."""
         self._check()
-        return expire_partition(self._around, log, needed_from=needed_from)
+        return expire_partition(self._around, self.chains, log, needed_from=needed_from)
+
+    def sign(self, log: PartitionLog, chain: KeptChain) -> str:
+        """Sign for what the chain of *log* has, keep the note and return it; see `checkpoints`. Durable.
+
+        The key that signs is made on first use.
+
+        Raises:
+            EvidenceRefused: If the tree does not begin with what was signed for before.
+            SigningUnavailable: If what signs is not installed.
+        """
+        self._check()
+        state, broker = log.state, self.identity.uuid
+        key = signing_key(self._files, self.path, broker, process.new_seed)
+        return sign_checkpoint(self._files, self.path, broker, state.topic, state.partition, chain, key)
+
+    def check_not_signed_for(self, log: PartitionLog, end_offset: int) -> None:
+        """Refuse to cut *log* at *end_offset* where that takes back what was signed for.
+
+        Raises:
+            SignedFor: If it does.
+        """
+        state = log.state
+        signed = signed_up_to(self._files, self.path, state.topic_id, state.partition)
+        if end_offset < signed:
+            raise SignedFor(state.topic, state.partition, end_offset, signed)
+
+    def _sign_compaction(self, log: PartitionLog, chain: KeptChain) -> None:
+        # What a compaction says of itself is in the tree: the next checkpoint signs for it at the latest.
+        with contextlib.suppress(SigningUnavailable):
+            self.sign(log, chain)
 
     def collect_abandoned(self) -> int:
         """Remove shares that nobody published for a week; return how many. See `staging`."""
@@ -582,6 +620,7 @@ class DataDirectory:
             self._closed = True
             self._used.notify_all()
         # Without the guard: an append that is under way may need it before it lets go of its partition.
+        self._finish_chains()
         failures = self._close_partitions()
         if self._catalogue.failed:
             # As with a partition: nothing says then that there is nothing to recover.
@@ -600,6 +639,14 @@ class DataDirectory:
             self._lock.release()
         if failures:
             raise failures[0]
+
+    def _finish_chains(self) -> None:
+        """Follow what is open to its end. What cannot be followed now is followed another time."""
+        for log in self._partitions.values():
+            if log.config.chain:
+                with contextlib.suppress(StorageError):
+                    self.chains.commit(log)
+        self.chains.close()
 
     def _close_partitions(self) -> list[StorageError]:
         failures: list[StorageError] = []

@@ -257,7 +257,7 @@ class DirectFiles(PosixFiles):
         try:
             descriptor = _DirectDescriptor(path, direct | (os.O_RDONLY if mode == "read" else os.O_RDWR))
         except OSError as error:
-            if mode == "create":
+            if mode in {"create", "create_private"}:
                 self.unlink(path)
             if error.errno == errno.EINVAL:
                 raise _not_supported(path) from error

@@ -20,7 +20,7 @@ from typing import Literal, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 WritableBuffer: TypeAlias = bytearray | memoryview
-Mode: TypeAlias = Literal["read", "write", "create"]
+Mode: TypeAlias = Literal["read", "write", "create", "create_private"]
 # Inside a class that has a method called list, the builtin is out of reach for annotations.
 Names: TypeAlias = list[str]
 
@@ -118,6 +118,8 @@ class Files(Protocol):
 
     def open(self, path: str, mode: Mode) -> File:
         """Open a file: ``read`` (read only), ``write`` (read and write), or ``create`` (must not exist).
+
+        ``create_private`` creates one that nobody but its owner can ever open.
 
         A created file's name is durable only after `sync_directory` of its parent.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, CorruptRange, LogClosed
 from cordwood.storage.active import Surroundings
-from cordwood.storage.chain import bring_up_to_date
+from cordwood.storage.chain import Chains
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import plan_compaction
 from cordwood.storage.compactor import CompactionReport, compact_partition
@@ -84,19 +84,20 @@ def plan_partition(
 
 
 def expire_partition(
-    around: Surroundings, log: PartitionLog, *, needed_from: int | None = None
+    around: Surroundings, chains: Chains, log: PartitionLog, *, needed_from: int | None = None
 ) -> Expired | None:
     """Let go of what retention no longer keeps, and say what that was; None if nothing was.
 
     The log start moves, durably, before any file goes. *needed_from* is the first offset that somebody has
-    not read yet. What the chain of a topic that has one does not cover yet stays as well.
+    not read yet. What the chain of a topic that has one does not cover yet stays as well, and the chain says
+    what goes before it does.
 
     Raises:
         DiskFull: Nothing has changed.
     """
     now_ms = around.clock.now_ms()
     log.seal_idle(now_ms)
-    followed = follow(around, log)
+    followed = follow(chains, log)
     if followed is not None:
         needed_from = followed if needed_from is None else min(needed_from, followed)
     before = log.log_start_offset
@@ -110,6 +111,8 @@ def expire_partition(
     )
     if not going:
         return None
+    if followed is not None:
+        chains.note_removal(log, going[-1].next_offset, going[-1].reason)
     log.advance_log_start(going[-1].next_offset)
     around.telemetry.add(SEGMENTS_DELETED, len(going))
     around.telemetry.add(BYTES_RECLAIMED, sum(segment.size for segment in going))
@@ -131,8 +134,8 @@ def expire_partition(
     return Expired(log.state.topic, log.state.partition, tuple(going), after, after - before)
 
 
-def follow(around: Surroundings, log: PartitionLog) -> int | None:
-    """Bring the chain of a partition up to date and return the offset it reaches; None if it has none.
+def follow(chains: Chains, log: PartitionLog) -> int | None:
+    """Bring the chain of a partition up to date and return an offset it reaches; None if it has none.
 
     Raises:
         StorageError: If the chain cannot be read or written.
@@ -140,12 +143,13 @@ def follow(around: Surroundings, log: PartitionLog) -> int | None:
     if not log.config.chain:
         return None
     end = log.high_watermark
-    bring_up_to_date(around, log)
+    chains.follow(log)
     return end
 
 
 def maintain_partition(
     around: Surroundings,
+    chains: Chains,
     log: PartitionLog,
     *,
     map_bytes: int,
@@ -158,17 +162,18 @@ def maintain_partition(
     expired: tuple[Expired, ...] = ()
     compacted: tuple[CompactionReport, ...] = ()
     try:
-        found = expire_partition(around, log, needed_from=needed_from)
+        found = expire_partition(around, chains, log, needed_from=needed_from)
         expired = () if found is None else (found,)
         if "compact" in log.config.cleanup_policy:
             report = compact_partition(
                 around,
                 log,
+                chains if log.config.chain else None,
                 map_bytes=map_bytes,
                 secret=secret,
                 pace=pace,
                 force=force,
-                up_to=follow(around, log),
+                up_to=follow(chains, log),
             )
             compacted = () if report is None else (report,)
     except LogClosed:

@@ -221,7 +221,8 @@ class MemoryFiles:
     def open(self, path: str, mode: Mode) -> File:
         """Open a file; see `Files.open`."""
         with self._guard:
-            inode = self._create(path) if mode == "create" else self._file(path)
+            created = mode in {"create", "create_private"}
+            inode = self._create(path) if created else self._file(path)
         return _MemoryFile(path, inode, writable=mode != "read")
 
     def exists(self, path: str) -> bool:

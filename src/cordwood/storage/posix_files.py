@@ -38,12 +38,12 @@ class _Descriptor:
 
     __slots__ = ("_close", "_path", "number")
 
-    def __init__(self, path: str, flags: int) -> None:
+    def __init__(self, path: str, flags: int, permissions: int = 0o644) -> None:
         # Kept here because at interpreter exit the os module may be gone before this object.
         self._close = os.close
         self._path = path
         self.number = -1
-        self.number = os.open(path, flags, 0o644)
+        self.number = os.open(path, flags, permissions)
 
     def __enter__(self) -> int:
         return self.number
@@ -248,8 +248,9 @@ class PosixFiles:
 
     def open(self, path: str, mode: Mode) -> File:
         """Open a file; see `Files.open`. The handle is not inherited across exec."""
-        flags = {"read": os.O_RDONLY, "write": os.O_RDWR, "create": os.O_RDWR | os.O_CREAT | os.O_EXCL}
-        descriptor = _Descriptor(path, flags[mode])
+        flags = {"read": os.O_RDONLY, "write": os.O_RDWR}.get(mode, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        # Created so, not changed afterwards: at no moment can anybody else open a private one.
+        descriptor = _Descriptor(path, flags, 0o600 if mode == "create_private" else 0o644)
         with descriptor as number:
             # Opening a directory to read succeeds, and only the first read would tell.
             if stat.S_ISDIR(os.fstat(number).st_mode):

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from cordwood.config import load_broker_config
-from cordwood.errors import DirectoryRefused, MetadataDamaged, OffsetOutOfRange, UnknownTopic
+from cordwood.errors import DirectoryRefused, MetadataDamaged, OffsetOutOfRange, SignedFor, UnknownTopic
 from cordwood.storage import identity
+from cordwood.storage.backup_evidence import bring_checkpoints
 from cordwood.storage.backup_moving import STAGING_PREFIX, BackupReport, Moving, Progress, Transfer
 from cordwood.storage.backup_record import read_record
+from cordwood.storage.checkpoints import signed_up_to
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.deletion import remove_tree
 from cordwood.storage.files import Files, parent
@@ -77,21 +79,26 @@ def restore(
     to_time: int | None = None,
     link: bool = False,
     keep_id: bool = False,
+    force: bool = False,
     files: Files | None = None,
     progress: Progress = lambda done: None,
 ) -> RestoreReport:
     """Make a data directory at *path* of a backup, which stays as it is; see `restore_directory`.
 
     *to_offsets* says for (topic, partition) which offset is the first one not restored, *to_time* in
-    milliseconds since 1970 that the first record at or after it, and all after that one, are not.
+    milliseconds since 1970 that the first record at or after it, and all after that one, are not. Only with
+    *force* is anything left out that a checkpoint signs for.
     """
     config, _ = load_broker_config()
     source, target = str(backup), str(path)
     transfer = Transfer(files or PosixFiles(), source, target, config, link=link, progress=progress)
-    return restore_directory(transfer, Point(dict(to_offsets or {}), to_time), keep_id=keep_id)
+    point = Point(dict(to_offsets or {}), to_time)
+    return restore_directory(transfer, point, keep_id=keep_id, force=force)
 
 
-def restore_directory(transfer: Transfer, point: Point, *, keep_id: bool = False) -> RestoreReport:
+def restore_directory(
+    transfer: Transfer, point: Point, *, keep_id: bool = False, force: bool = False
+) -> RestoreReport:
     """Make the data directory ``target`` of ``source``, up to *point*. Durable on return.
 
     It is a directory of its own: it gets a new id unless *keep_id* says that it takes the place of the
@@ -101,21 +108,22 @@ def restore_directory(transfer: Transfer, point: Point, *, keep_id: bool = False
     Raises:
         DirectoryRefused: If there is something at ``target``, or no data directory at ``source``.
         UnknownTopic, OffsetOutOfRange: If *point* names what the backup does not have. Nothing was copied.
+        SignedFor: If a checkpoint signs for what is not to be restored, without *force*. Nothing was copied.
         MetadataDamaged, CorruptRange: If the backup is not what was written. Nothing is left.
         DiskFull, StorageError: If it could not be written. Nothing is left.
     """
     try:
-        return _in_place(transfer, point, keep_id)
+        return _in_place(transfer, point, keep_id, force)
     except OSError as error:
         raise as_storage_error(error, "restoring") from error
 
 
-def _in_place(transfer: Transfer, point: Point, keep_id: bool) -> RestoreReport:
+def _in_place(transfer: Transfer, point: Point, keep_id: bool, force: bool) -> RestoreReport:
     """Make the directory beside its place, and rename it."""
     files, target = transfer.files, transfer.target
     if files.exists(target) and (not files.is_directory(target) or files.list(target)):
         raise DirectoryRefused(f"{target} is there and not empty; restore to another directory")
-    ends = _ends(transfer, point)
+    ends = _ends(transfer, point, force)
     unfinished = target.rstrip("/") + UNFINISHED
     if files.exists(unfinished):
         # What a crash left of an earlier restore to the same place.
@@ -132,7 +140,7 @@ def _in_place(transfer: Transfer, point: Point, keep_id: bool) -> RestoreReport:
     return replace(report, target=target)
 
 
-def _ends(transfer: Transfer, point: Point) -> dict[Place, int]:
+def _ends(transfer: Transfer, point: Point, force: bool) -> dict[Place, int]:
     """Return where partitions are to be cut, before anything is copied."""
     with contextlib.closing(
         ReadOnlyDirectory(transfer.files, transfer.source, transfer.config, mapped=False)
@@ -149,13 +157,16 @@ def _ends(transfer: Transfer, point: Point) -> dict[Place, int]:
                 error.add_note(f"partition {partition} of topic {topic}")
                 raise error
             ends[topic, partition] = offset
-        if point.time_ms is None:
-            return ends
-        for name, entry in topics.items():
+        for name, entry in topics.items() if point.time_ms is not None else ():
+            assert point.time_ms is not None
             for partition in range(entry.partitions) if not name.startswith(STAGING_PREFIX) else ():
                 first = directory.readable(name, partition, entry).offset_at(point.time_ms)
                 if first is not None:
                     ends[name, partition] = min(first[0], ends.get((name, partition), first[0]))
+        for (topic, partition), end in ends.items() if not force else ():
+            signed = signed_up_to(transfer.files, transfer.source, topics[topic].id, partition)
+            if end < signed:
+                raise SignedFor(topic, partition, end, signed)
         return ends
 
 
@@ -173,6 +184,9 @@ def _restored(transfer: Transfer, point: Point, ends: Mapping[Place, int], keep_
         place = "" if first.position is None else f"at byte {first.position}: "
         raise MetadataDamaged(first.path, f"{place}{first.reason}; nothing was restored")
     made = _identify(transfer, keep_id)
+    if keep_id:
+        # They are about the directory with that id, and say nothing of another one.
+        bring_checkpoints(files, transfer.source, target)
     return _cut(transfer, brought, ends, made.uuid)
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeAlias
 from cordwood import process
 from cordwood.config import TopicConfig
 from cordwood.errors import UnknownTopic
-from cordwood.storage.active import Surroundings
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import CompactionPlan, group_segments, plan_compaction
 from cordwood.storage.compactor import CompactionReport, put_in_place, rewriting_of
@@ -75,15 +74,15 @@ def compact_staged(opening: Opening, topic: str, run: Run, *, force: bool = Fals
         if entry is None:
             raise UnknownTopic(f"there is no topic {topic}")
         found = (directory.find_partition(topic, number) for number in range(entry.partitions))
-        around, now_ms = directory.surroundings, opening.clock.now_ms()
+        now_ms = opening.clock.now_ms()
         due = [
             each
             for log in found
-            if log is not None and (each := _plan(around, log, opening.path, now_ms, force=force)) is not None
+            if log is not None and (each := _plan(directory, log, now_ms, force=force)) is not None
         ]
         try:
             done = iter(run([work for each in due for work in each.groups]))
-            return [each.finish(around, [next(done) for _ in each.groups]) for each in due]
+            return [each.finish(directory, [next(done) for _ in each.groups]) for each in due]
         except OSError as error:
             raise as_storage_error(error, "compacting") from error
 
@@ -115,32 +114,33 @@ class _Due(NamedTuple):
     work: Rewriting
     groups: list[GroupWork]
 
-    def finish(self, around: Surroundings, done: Sequence[GroupDone]) -> CompactionReport:
+    def finish(self, directory: DataDirectory, done: Sequence[GroupDone]) -> CompactionReport:
         """Swap what was written into the log, group after group, and say so in the checkpoint."""
         report, end = CompactionReport.begin(self.log, self.plan), self.plan.end
-        files, directory = around.files, self.log.directory
+        around, place = directory.surroundings, self.log.directory
+        files, chains = around.files, directory.chains if self.log.config.chain else None
         for group, found in zip(self.groups, done, strict=True):
             old = tuple(self.segments[info.base] for info in group.infos)
             if found.rewritten.info is not None:
                 for suffix in SUFFIXES:
-                    target = swap_path(directory, old[0].base, suffix)
+                    target = swap_path(place, old[0].base, suffix)
                     files.rename(f"{found.staged}-{suffix}{SUFFIX}", target)
                 files.sync_directory(join(group.data, "tmp"))
-            if not put_in_place(around, self.log, self.work, old, found.rewritten):
+            if not put_in_place(around, self.log, chains, self.work, old, found.rewritten):
                 end = min(end, old[0].base)
                 break
             report = report.with_group(found.rewritten)
-        checkpoint = read_checkpoint(files, directory, self.log.state, around.telemetry)
+        checkpoint = read_checkpoint(files, place, self.log.state, around.telemetry)
         now_ms = self.work.now_ms
-        write_checkpoint(files, directory, self.log.state, checkpoint, now_ms=now_ms, cleaned_offset=end)
+        write_checkpoint(files, place, self.log.state, checkpoint, now_ms=now_ms, cleaned_offset=end)
         return report.ended(self.log, end)
 
 
-def _plan(around: Surroundings, log: PartitionLog, data: str, now_ms: int, *, force: bool) -> _Due | None:
+def _plan(directory: DataDirectory, log: PartitionLog, now_ms: int, *, force: bool) -> _Due | None:
     """Return what is to be done to a partition; None if nothing is, or its topic is not compacted."""
     if "compact" not in log.config.cleanup_policy:
         return None
-    followed = follow(around, log)
+    around, followed = directory.surroundings, follow(directory.chains, log)
     view = log.view
     cleaned = read_checkpoint(around.files, log.directory, view.state, around.telemetry).last_cleaned_offset
     infos = [
@@ -154,7 +154,7 @@ def _plan(around: Surroundings, log: PartitionLog, data: str, now_ms: int, *, fo
     work = rewriting_of(around, log, view, plan, now_ms)
     known = (view.state, log.config, now_ms, plan.end, work.last_batches)
     groups = [
-        GroupWork(data, log.directory, group, *known)
+        GroupWork(directory.path, log.directory, group, *known)
         for group in group_segments(plan, plan.end, log.config, now_ms)
     ]
     return _Due(log, plan, {segment.base: segment for segment in view.segments[:-1]}, work, groups)

@@ -1,0 +1,86 @@
+"""Chains and checkpoints on their way into another data directory.
+
+A chain only grows, and so do its files: what its head says before a partition is brought is still in them
+when the partition is there. So no leaf comes along of a frame that does not. The key that signs stays where
+it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+
+from cordwood.integrity import merkle
+from cordwood.storage.chain_files import ENTRY, ChainHead, chain_directory, read_head
+from cordwood.storage.checkpoints import verifier_path
+from cordwood.storage.files import Files, join, parent, read_file, write_all, write_atomically
+from cordwood.storage.metadata import write_metadata
+
+_COPY_BYTES = 8 << 20
+
+
+class ChainOnItsWay(msgspec.Struct, frozen=True):
+    """The chain of a partition at *directory* as it was when this was made."""
+
+    directory: str
+    head: ChainHead
+
+    @staticmethod
+    def of(files: Files, directory: str) -> ChainOnItsWay | None:
+        """Return the chain that the partition at *directory* has now, None if it has none.
+
+        Raises:
+            MetadataDamaged: If that cannot be read.
+        """
+        head = read_head(files, directory)
+        return None if head is None else ChainOnItsWay(directory, head)
+
+    def bring(self, files: Files, directory: str) -> int:
+        """Make it the chain of the partition at *directory* and return its bytes. Durable on return."""
+        there = read_head(files, directory)
+        if there == self.head:
+            return 0
+        source, target = chain_directory(self.directory), chain_directory(directory)
+        files.make_directories(target)
+        files.sync_directory(parent(target))
+        sizes = {
+            "leaves": self.head.size * merkle.HASH_SIZE,
+            "frames": self.head.size * ENTRY.size,
+            "statements": self.head.statements_size,
+            "tree": merkle.node_count(self.head.size) * merkle.HASH_SIZE,
+        }
+        for name, size in sizes.items():
+            if files.exists(join(source, name)):
+                _copy(files, join(source, name), join(target, name), size)
+        files.sync_directory(target)
+        write_metadata(files, join(target, "head"), self.head)
+        return sum(sizes.values())
+
+
+def _copy(files: Files, source: str, target: str, size: int) -> None:
+    opened = files.open(target, "write" if files.exists(target) else "create")
+    with contextlib.closing(files.open(source, "read")) as taken, contextlib.closing(opened) as file:
+        for position in range(0, size, _COPY_BYTES):
+            # What is missing is said by whoever opens the chain: a copy is as good as its source.
+            write_all(file, position, taken.read_at(position, min(_COPY_BYTES, size - position)))
+        file.sync()
+
+
+def bring_checkpoints(files: Files, source: str, target: str) -> None:
+    """Bring every signed checkpoint, and the key that verifies them. Durable on return."""
+    for path in [*_notes(files, source), verifier_path(source)]:
+        there = join(target, path.removeprefix(join(source, "")))
+        if files.exists(path) and not files.exists(there):
+            for gained in files.make_directories(parent(there)):
+                files.sync_directory(gained)
+            write_atomically(files, there, read_file(files, path))
+
+
+def _notes(files: Files, data: str) -> Iterator[str]:
+    kept = join(data, "meta", "checkpoints")
+    for topic_id in files.list(kept) if files.exists(kept) else ():
+        for name in files.list(join(kept, topic_id)):
+            if name.endswith(".note"):
+                yield join(kept, topic_id, name)
