@@ -99,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 47
+    assert len(SETTINGS) == 49
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -385,6 +385,8 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.cleaner.backoff.ms": ("7", 7),
     "log.cleaner.dedupe.buffer.size": ("7777", 7777),
     "log.cleaner.io.max.bytes.per.second": ("7", 7),
+    "cordwood.scrub.bytes.per.second": ("0", 0),
+    "cordwood.scrub.interval.ms": ("7", 7),
     "cordwood.clock.jump.ms": ("7", 7),
     "cordwood.clock.freeze.ms": ("7", 7),
     "log.cleanup.policy": ("compact", "compact"),

@@ -376,7 +376,7 @@ class TopicConfig:
         "cordwood.chain",
         "cordwood.chain",
         _BOOLEAN,
-        False,
+        True,
         "Whether frames get leaves in the chain and the tree that make tampering evident.",
     )
     delete_retention_ms: int = _setting(
@@ -646,6 +646,20 @@ class BrokerConfig:
         _integer(1, _LONG_MAX, unit="bytes"),
         _LONG_MAX,
         "How fast the server reads and writes to compact, at most.",
+    )
+    scrub_bytes_per_second: int = _setting(
+        "cordwood.scrub.bytes.per.second",
+        "cordwood.scrub.bytes.per.second",
+        _integer(0, _LONG_MAX, unit="bytes"),
+        8 << 20,
+        "How fast the server reads everything again to find what rots or was changed; 0 is never.",
+    )
+    scrub_interval_ms: int = _setting(
+        "cordwood.scrub.interval.ms",
+        "cordwood.scrub.interval.ms",
+        _MILLISECONDS,
+        24 * _HOUR_MS,
+        "How long the server rests after it has read everything again.",
     )
     clock_jump_ms: int = _setting(
         "cordwood.clock.jump.ms",

@@ -49,6 +49,10 @@ from cordwood.storage.store import as_storage_error
 READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
 #: How often a directory that another process writes is looked at.
 LOCK_POLL_SECONDS = 0.02
+#: A chain is behind its log for so long at most, the time that following takes aside.
+FOLLOW_SECONDS = 0.5
+#: The thread that follows, among those that commit late, which go by their milliseconds.
+FOLLOWING = 0
 Row = Sequence[Any]
 Result = TypeVar("Result")
 
@@ -87,7 +91,11 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     if read_only:
         return Log(_opened(lambda: ReadOnlyDirectory(files, data, config), data))
     opening = Opening(files, data, config, create=create, clock=clock or SystemClock())
-    return Log(_opened(lambda: DataDirectory(opening), data))
+    log = Log(_opened(lambda: DataDirectory(opening), data))
+    if isinstance(files, PosixFiles) and clock is None:
+        # Whoever brings files or a clock wants every step of it at a time of their own.
+        log._follow_always()
+    return log
 
 
 def _opened(make: Callable[[], DataDirectory | ReadOnlyDirectory], data: str) -> Any:
@@ -130,8 +138,8 @@ class Log:
 
     def __init__(self, directory: DataDirectory | ReadOnlyDirectory) -> None:
         self._directory = directory
-        self._flushers: dict[int, _Flusher] = {}
-        self._flushers_guard = Lock()
+        self._repeated: dict[int, _Repeated] = {}
+        self._repeated_guard = Lock()
 
     def __enter__(self) -> Log:
         return self
@@ -292,10 +300,10 @@ class Log:
         Raises:
             LogFailed: If a partition failed, now or before.
         """
-        with self._flushers_guard:
-            flushers, self._flushers = self._flushers, {}
-        for flusher in flushers.values():
-            flusher.stop()
+        with self._repeated_guard:
+            repeated, self._repeated = self._repeated, {}
+        for each in repeated.values():
+            each.stop()
         self._directory.close()
 
     def _writable(self, otherwise: str = "the log is open to read only") -> DataDirectory:
@@ -309,11 +317,26 @@ class Log:
 
     def _flush_within(self, milliseconds: int) -> None:
         """Start the thread that keeps the promise of ``ms:T``, once per T."""
-        if milliseconds not in self._flushers:
-            with self._flushers_guard:
-                if milliseconds not in self._flushers:
-                    partitions = self._writable().open_partitions
-                    self._flushers[milliseconds] = _Flusher(milliseconds, partitions)
+        if milliseconds not in self._repeated:
+            with self._repeated_guard:
+                if milliseconds not in self._repeated:
+                    name = f"sync-{milliseconds}ms"
+                    self._repeated[milliseconds] = _Repeated(milliseconds / 1000, name, self._commit_late)
+
+    def _commit_late(self) -> None:
+        """Commit every partition that promises to do so some time after an append."""
+        for log in self._writable().open_partitions():
+            if log.config.sync.mode == "ms" and log.failure is None:
+                log.commit_quietly()
+
+    def _follow_changed(self) -> None:
+        """Bring chains up to date. What cannot be is tried again, and said by whoever needs them."""
+        if self._writable().is_chain_behind:
+            self._writable().follow_changed()
+
+    def _follow_always(self) -> None:
+        """Start the thread that brings chains up to date."""
+        self._repeated[FOLLOWING] = _Repeated(FOLLOW_SECONDS, "chains", self._follow_changed)
 
 
 def _check_as_stored(
@@ -575,25 +598,23 @@ def _followed(find: Callable[[], Readable], start: int, stop: int | None) -> Ite
         start = end
 
 
-class _Flusher:
-    """The thread behind ``ms:T``: commits every partition that long after an append at the latest."""
+class _Repeated:
+    """A thread that does the same again and again, until the log is closed."""
 
-    def __init__(self, milliseconds: int, partitions: Callable[[], list[PartitionLog]]) -> None:
+    def __init__(self, seconds: float, name: str, call: Callable[[], object]) -> None:
         self._stopping = Event()
-        self._seconds = milliseconds / 1000
-        self._partitions = partitions
-        self._thread = Thread(target=self._run, name=f"cordwood-sync-{milliseconds}ms", daemon=True)
+        self._seconds = seconds
+        self._call = call
+        self._thread = Thread(target=self._run, name=f"cordwood-{name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopping.wait(self._seconds):
-            # Closed, or a forked child: either way there is nothing left to sync here.
+            # Closed, or a forked child: either way there is nothing left to do here.
             with contextlib.suppress(LogClosed):
-                for log in self._partitions():
-                    if log.config.sync.mode == "ms" and log.failure is None:
-                        log.commit_quietly()
+                self._call()
 
     def stop(self) -> None:
-        """End the thread; what is not synced yet is close's work."""
+        """End the thread; what is left is close's work."""
         self._stopping.set()
         self._thread.join()

@@ -101,6 +101,16 @@ DELETES_FROZEN = Gauge(
     "cordwood_deletes_frozen", "1 while nothing is deleted because the wall clock has jumped, else 0."
 )
 
+CHAIN_LAG = Gauge(
+    "cordwood_chain_lag_records", "Records of all logs with a chain that have no leaf in it yet."
+)
+SCRUBBED_BYTES = Counter(
+    "cordwood_scrubbed_bytes_total", "Bytes that were read again and compared with what they were."
+)
+SCRUB_FINDINGS = Counter(
+    "cordwood_scrub_findings_total", "Places where what was read again is not what was written."
+)
+
 #: Every metric of the library.
 METRICS: tuple[Metric, ...] = (
     APPEND_SECONDS,
@@ -123,6 +133,9 @@ METRICS: tuple[Metric, ...] = (
     COMPACTION_DROPPED_RECORDS,
     CHECKPOINT_CORRUPTIONS,
     DELETES_FROZEN,
+    CHAIN_LAG,
+    SCRUBBED_BYTES,
+    SCRUB_FINDINGS,
 )
 
 

@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> Path:
         topic = log.topic("orders", config=SETTINGS)
         for number in range(12):
             topic.append(b"value %d" % number, timestamp=NOW + number)
-        log.topic("plain").append(b"no chain")
+        log.topic("plain", config={"cordwood.chain": "false"}).append(b"no chain")
     return tmp_path / "data"
 
 

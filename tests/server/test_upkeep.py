@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from threading import enumerate as all_threads
 
+import pytest
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -18,7 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from support.clocks import ManualClock
 
 import cordwood
-from cordwood.server.upkeep import ClockWatch
+from cordwood.server.scrubbing import Paced
+from cordwood.server.upkeep import ClockWatch, Pacer
+from cordwood.storage import chain_following
 from cordwood.storage.chain import kept_chain
 from cordwood.storage.posix_files import PosixFiles
 
@@ -201,15 +206,90 @@ def test_a_clock_that_jumps_freezes_deletes_until_it_was_steady_for_a_while() ->
     assert not watch.is_frozen(), "as much as clocks are set by now and then"
 
 
-def test_the_chain_of_a_served_topic_follows_it(tmp_path: Path) -> None:
+def leaves(tmp_path: Path, topic: str) -> int:
+    """Return how many leaves the chain of a topic has, durably."""
+    with kept_chain(PosixFiles(), str(tmp_path / "data/topics" / topic / "0")) as chain:
+        return 0 if chain is None else chain.head.size
+
+
+def test_the_chain_of_a_served_topic_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_following, "COMMIT_NS", 0)
     with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
         make_topic(broker, "t", {"cordwood.chain": "true"})
         send(broker, "t", [(None, f"value {n}") for n in range(10)])
 
-        def size() -> int:
-            with kept_chain(PosixFiles(), str(tmp_path / "data/topics/t/0")) as chain:
-                return 0 if chain is None else chain.head.size
-
-        until(lambda: size() == 10, "the chain stays behind")
+        until(lambda: leaves(tmp_path, "t") == 10, "the chain stays behind")
         send(broker, "t", [(None, "one more")])
-        until(lambda: size() == 11, "the chain stays behind")
+        until(lambda: leaves(tmp_path, "t") == 11, "the chain stays behind")
+
+
+def test_a_chain_that_cannot_be_followed_is_named_once_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(chain_following, "COMMIT_NS", 0)
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        for name in ("broken", "sound"):
+            make_topic(broker, name, {"cordwood.chain": "true"})
+        send(broker, "broken", [(None, "value")])
+        until(lambda: leaves(tmp_path, "broken") == 1, "the chain stays behind")
+    (tmp_path / "data/topics/broken/0/chain/leaves").write_bytes(b"")
+    with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:
+        for count in (1, 2, 3):
+            for name in ("broken", "sound"):
+                send(broker, name, [(None, "value")])
+            until(lambda: leaves(tmp_path, "sound") == count, "the chain stays behind")  # noqa: B023 - at once
+    said = [record.getMessage() for record in caplog.records if "could not be brought" in record.getMessage()]
+    assert len(said) == 1
+    assert "the chain of partition 0 of topic broken" in said[0]
+    assert "chain/leaves" in said[0]
+
+
+def test_the_scrubber_finds_what_rots_and_says_so_and_leaves_the_rest_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cordwood.open(tmp_path / "data") as log:
+        for name in ("rotten", "sound"):
+            topic = log.topic(name, config={"cordwood.chain": "true"})
+            for number in range(20):
+                topic.append(b"value %d" % number)
+            topic.roll()
+    path = tmp_path / "data/topics/rotten/0/segments/00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 7")] ^= 1
+    path.write_bytes(data)
+    config = {"cordwood.scrub.interval.ms": "20"}
+    with cordwood.Broker(tmp_path / "data", config=config) as broker:
+        until(lambda: "scrubbing topic rotten" in caplog.text, "nothing was found")
+        send(broker, "sound", [(None, "still served")])
+    said = {record.getMessage() for record in caplog.records if record.name == "cordwood.scrubbing"}
+    (sentence,) = (each for each in said if "CRC-32C" in each)
+    assert f"{path} at byte" in sentence
+    assert all(each.startswith("scrubbing topic rotten: ") for each in said)
+
+
+def test_scrubbing_keeps_to_its_rate() -> None:
+    class Rests(Event):
+        total = 0.0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.total += timeout or 0
+            return False
+
+    rests = Rests()
+    paced = Paced(Pacer(1_000_000, rests))
+    for path in ("a.log", "b.log"):
+        for position in range(0, 10_000_001, 500_000):
+            paced(path, position)
+    assert 19 < rests.total < 23, "twenty megabytes at one a second"
+
+
+def test_scrubbing_is_broken_off_when_the_server_ends(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("t", config={"segment.bytes": "1000000"})
+        for _ in range(40):
+            topic.append(bytes(500_000))
+    config = {"cordwood.scrub.interval.ms": "1", "cordwood.scrub.bytes.per.second": "1000"}
+    with cordwood.Broker(tmp_path / "data", config=config):
+        until(lambda: any("scrubbing" in thread.name for thread in all_threads()), "nothing is read")
+        started = time.monotonic()
+    assert time.monotonic() - started < 10, "a read of hours is broken off"

@@ -29,8 +29,14 @@ from cordwood.storage.publishing import Intent, Journal, journal_path, read_jour
 from cordwood.storage.verify import verify_directory
 
 BACKUP = "/backup"
-SMALL = {"segment.bytes": "330", "index.interval.bytes": "100"}
-COMPACTED = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+SMALL = {"segment.bytes": "330", "index.interval.bytes": "100", "cordwood.chain": "false"}
+#: The one with a chain.
+COMPACTED = {
+    **SMALL,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0",
+    "cordwood.chain": "true",
+}
 CONFIG = load_broker_config()[0]
 
 Contents = Mapping[tuple[str, int], tuple[int, int, tuple[tuple[int, bytes | None], ...]]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import time
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,7 @@ from support.disks import FaultPlan, FaultyFiles, RecordingFiles, image
 from support.logs import DATA, SMALL, disk_of, frames_of, open_log, partition_path, segment_file
 
 import cordwood
+from cordwood import embedded
 from cordwood.errors import FrameError, MetadataDamaged, StorageError
 from cordwood.integrity import merkle
 from cordwood.integrity.chain import EMPTY_HEAD, chained
@@ -617,12 +619,18 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
 def test_what_a_compaction_says_is_signed_for_before_it_happens() -> None:
     recording = RecordingFiles(MemoryFiles())
     with open_log(recording) as log:
+        log.topic("orders", config=COMPACTED).append(b"first", key=b"same")
+        directory = log._writable()
+        partition, data = directory.partition("orders", 0), directory.path
+        follow(log)
+        with chain_of(recording) as chain:
+            directory.sign(partition, chain)
         compacted_log(log)
-        state, data = log._writable().partition("orders", 0).state, log._writable().path
+        state = partition.state
     kept = kept_checkpoints(recording, data, state.topic_id, 0)
     with chain_of(recording) as chain:
         said = [each.leaf for each in chain.statements() if each.kind == "compacted"]
-    assert [each.size for each in kept] == [leaf + 1 for leaf in said]
+    assert [each.size for each in kept] == [1, *(leaf + 1 for leaf in said)]
 
 
 def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
@@ -675,6 +683,29 @@ def test_what_was_removed_by_request_is_said_as_well() -> None:
         assert (said.kind, said.start, said.end, said.reason) == ("removed", 0, 7, "requested")
 
 
+# --- in the background ------------------------------------------------------------------------------
+
+
+def test_an_open_directory_follows_by_itself_and_is_whole_when_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "FOLLOW_SECONDS", 0.001)
+    with cordwood.open(tmp_path) as log:
+        topic = log.topic("orders", config={"cordwood.chain": "true"})
+        directory = log._writable()
+        topic.append(b"first")
+        partition = directory.partition("orders", 0)
+        deadline = time.monotonic() + 20
+        while directory.chains.lag(partition):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        for number in range(50):
+            topic.append(b"value %d" % number)
+    with kept_chain(PosixFiles(), str(tmp_path / "topics/orders/0")) as chain:
+        assert chain is not None
+        assert chain.head.size == 51
+
+
 # --- opening ----------------------------------------------------------------------------------------
 
 
@@ -711,7 +742,7 @@ def test_leaves_are_made_durable_now_and_then_and_made_again_after_a_power_cut()
         before = image(files, DATA)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(chain_following, "COMMIT_NS", 0)
-            assert directory.chains.follow(partition) == 0
+            directory.chains.commit_due()
         with chain_of(files) as chain:
             assert chain.head.size == 1
     cut = disk_of(before)

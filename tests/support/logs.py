@@ -17,7 +17,8 @@ from cordwood.storage.memory_files import MemoryFiles
 
 DATA = "/data"
 #: Five frames of one small record a segment, and an index entry for every other one.
-SMALL: Mapping[str, str] = {"segment.bytes": "400", "index.interval.bytes": "100"}
+#: Without a chain: whoever wants one says so, and sees no file of it otherwise.
+SMALL: Mapping[str, str] = {"segment.bytes": "400", "index.interval.bytes": "100", "cordwood.chain": "false"}
 
 Image = Mapping[str, bytes | None]
 Name = tuple[str, int]

@@ -94,7 +94,8 @@ class Workload:
         self.files = files
         self.disk: Files = disk or files
         self.clock = StoppedClock()
-        self.config = config
+        # Chains have histories of their own.
+        self.config = {"cordwood.chain": "false", **config}
         self.sent: set[Sent] = set()
         self.log = self._open()
         self.topic = self.log.topic(TOPIC, config=self.config)
@@ -458,7 +459,8 @@ class ReplacedTopic(Workload):
         self.files = files
         self.disk = files
         self.clock = StoppedClock()
-        self.config = config
+        # Chains have histories of their own.
+        self.config = {"cordwood.chain": "false", **config}
         self.written = 0
         self.sent = set()
         self.log = self._open()

@@ -13,12 +13,13 @@ from cordwood.broker.offsets import Position, find_offset
 from cordwood.broker.sink import Sink
 from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
-from cordwood.errors import OffsetOutOfRange, StorageError, UnknownTopic
+from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import FORMATS, DataDirectory
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import Pace
+from cordwood.storage.verify import Progress, VerifyReport
 from cordwood.telemetry import Telemetry
 
 #: How much is read at a time of a topic that is read whole.
@@ -179,24 +180,23 @@ class Node:
                             yield record.key, record.value
                 offset = fetched.next_offset
 
-    def chained(self) -> list[tuple[str, int]]:
-        """Return the partitions of topics that keep a chain. Touches no file."""
-        return [
-            (entry.name, partition)
-            for entry in list(self._directory.topics.values())
-            if self._directory.config_of(entry.config).chain
-            for partition in range(entry.partitions)
-        ]
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics. Touches no file."""
+        return list(self._directory.topics)
 
-    def follow(self, topic: str, partition: int) -> None:
-        """Bring the chain of a partition up to date.
+    def verify(self, topic: str, progress: Progress) -> VerifyReport:
+        """Check everything of a topic, from its files alone; see `verify_directory`."""
+        return self._directory.verify(topic, progress)
 
-        Raises:
-            StorageError: If the log or its chain cannot be read or written.
-        """
-        log = self._directory.opened(topic, partition)
-        if log is not None:
-            self._directory.chains.follow(log)
+    @property
+    def is_chain_behind(self) -> bool:
+        """Whether a chain may not have all of its log, or not durably. Touches no file."""
+        return self._directory.is_chain_behind
+
+    def follow_changed(self, pace: Pace) -> dict[tuple[str, int], CordwoodError]:
+        """Bring chains up to date; return which could not be, and why. See `DataDirectory.follow_changed`."""
+        failures = self._directory.follow_changed(pace)
+        return {(log.state.topic, log.state.partition): error for log, error in failures.items()}
 
     def to_keep_up(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:
         """Return the partitions whose topics have a policy that may ask for something. Touches no file."""

@@ -17,11 +17,13 @@ from cordwood.protocol.frames import SMALL
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Connection
 from cordwood.server.context import Context, Workers
+from cordwood.server.following import Following
 from cordwood.server.groups import Groups
 from cordwood.server.listening import Acceptor, listen
 from cordwood.server.memory import TRIM_SECONDS, find_trim
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
+from cordwood.server.scrubbing import Scrubber
 from cordwood.server.service import Service
 from cordwood.server.upkeep import Upkeep
 
@@ -65,6 +67,8 @@ class Server:
         self._trim_due_ns = 0
         self._context: Context | None = None
         self._upkeep: Upkeep | None = None
+        self._following: Following | None = None
+        self._scrubber: Scrubber | None = None
 
     def start(self) -> None:
         """Listen, and serve from now on.
@@ -108,6 +112,10 @@ class Server:
             node, config, self._clock, loop, Workers("upkeep", 1, post), coordinator.needed_from
         )
         self._upkeep.start()
+        self._following = Following(node, loop, Workers("following", 1, post))
+        self._following.start()
+        self._scrubber = Scrubber(node, config, loop, Workers("scrubbing", 1, post))
+        self._scrubber.start()
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
 
@@ -164,8 +172,9 @@ class Server:
             self._checker.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
-        if self._upkeep is not None:
-            self._upkeep.close()
+        for work in (self._upkeep, self._following, self._scrubber):
+            if work is not None:
+                work.close()
         if self._context is not None:
             self._context.closing = True
             for connection in list(self._connections):
@@ -182,8 +191,9 @@ class Server:
             await self._loop.run_in_executor(None, self._context.readers.close)
             await self._loop.run_in_executor(None, self._context.publishing.close)
             await self._loop.run_in_executor(None, self._context.changes.close)
-        if self._upkeep is not None:
-            await self._loop.run_in_executor(None, self._upkeep.join)
+        for work in (self._upkeep, self._following, self._scrubber):
+            if work is not None:
+                await self._loop.run_in_executor(None, work.join)
         await self._loop.run_in_executor(None, self._node.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:

@@ -16,13 +16,11 @@ from threading import Event
 from cordwood.broker.node import Node
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig
-from cordwood.errors import CordwoodError, LogClosed
+from cordwood.errors import LogClosed
 from cordwood.server.context import Workers
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.telemetry import DELETES_FROZEN
 
-#: A chain is behind its log for so long at most, the time that following takes aside.
-FOLLOW_SECONDS = 0.5
 #: After each piece of work the thread rests as long as that took: requests find the other half of the core.
 _REST_SECONDS_MAX = 0.05
 _LOGGER = logging.getLogger("cordwood.upkeep")
@@ -101,54 +99,13 @@ class Upkeep:
         self._pacer = Pacer(config.cleaner_bytes_per_second, self._closing)
         self._frozen = False
         self._waiting: deque[tuple[str, int]] = deque()
-        self._chained: list[tuple[str, int]] = []
-        #: Partitions whose chain could not be followed. Only the thread that follows uses it.
-        self._unfollowed: set[tuple[str, int]] = set()
-        self._look_due_ns = 0
         self._retention_due_ns = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Look for work soon, and again and again."""
         every_ms = min(self._config.retention_check_interval_ms, self._config.cleaner_backoff_ms)
-        self._look_due_ns = self._clock.monotonic_ns() + every_ms * 1_000_000
-        self._rest()
-
-    def _rest(self) -> None:
-        """Wait until something is due: looking for work, or following what has a chain."""
-        seconds = max((self._look_due_ns - self._clock.monotonic_ns()) / 1e9, 0)
-        if self._chained:
-            self._timer = self._loop.call_later(min(seconds, FOLLOW_SECONDS), self._follow)
-        else:
-            self._timer = self._loop.call_later(seconds, self._look)
-
-    def _follow(self) -> None:
-        """Bring the chains up to date, and look for work if that is due."""
-        self._workers.run_for(self._follow_all, self._followed)
-
-    def _follow_all(self) -> None:
-        for topic, partition in self._chained:
-            if self._closing.is_set():
-                return
-            try:
-                self._node.follow(topic, partition)
-                self._unfollowed.discard((topic, partition))
-            except CordwoodError as error:
-                # Said once: it is tried again twice a second, and the others go on.
-                if (topic, partition) not in self._unfollowed:
-                    self._unfollowed.add((topic, partition))
-                    where = f"partition {partition} of topic {topic}"
-                    _LOGGER.warning("the chain of %s could not be brought up to date: %s", where, error)
-
-    def _followed(self, result: Exception | None) -> None:
-        if self._closing.is_set():
-            return
-        if result is not None:
-            _LOGGER.warning("chains could not be brought up to date: %s", result)
-        if self._clock.monotonic_ns() >= self._look_due_ns:
-            self._look()
-        else:
-            self._rest()
+        self._timer = self._loop.call_later(every_ms / 1000, self._look)
 
     def close(self) -> None:
         """Begin nothing new, and break off what is under way."""
@@ -177,19 +134,14 @@ class Upkeep:
         compaction = self._config.cleaner_enable
         # There may be very many topics, so they are not looked through on the loop.
         self._workers.run_for(
-            lambda: (
-                self._node.chained(),
-                self._node.to_keep_up(retention=retention, compaction=compaction),
-            ),
-            self._found,
+            lambda: self._node.to_keep_up(retention=retention, compaction=compaction), self._found
         )
 
-    def _found(self, result: tuple[list[tuple[str, int]], list[tuple[str, int]]] | Exception) -> None:
+    def _found(self, result: list[tuple[str, int]] | Exception) -> None:
         if isinstance(result, Exception):
             _LOGGER.warning("topics could not be looked through: %s", result)
         else:
-            self._chained, waiting = result
-            self._waiting.extend(waiting)
+            self._waiting.extend(result)
         self._next()
 
     def _next(self) -> None:

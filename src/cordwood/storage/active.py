@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
@@ -18,6 +19,9 @@ from cordwood.storage.segment import ActiveSegment, OpenFiles, Segment, segment_
 from cordwood.storage.store import Store
 from cordwood.storage.view import bounds_of
 from cordwood.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from cordwood.storage.partition_log import PartitionLog
 
 #: An active segment without frames has not begun to age.
 NOT_OPENED = -1
@@ -37,6 +41,8 @@ class Surroundings:
     """Called before anything on disk changes: the directory is not cleanly closed any more."""
     producer_expiration_ms: int = 24 * 3_600_000
     """How long an idempotent producer that sends nothing is known."""
+    changed: set[PartitionLog] = field(default_factory=set)
+    """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
 
 
 def create_store(files: Files, directory: str, base: int, config: TopicConfig) -> Store:

@@ -39,12 +39,15 @@ class ChainOnItsWay(msgspec.Struct, frozen=True):
 
     def bring(self, files: Files, directory: str) -> int:
         """Make it the chain of the partition at *directory* and return its bytes. Durable on return."""
-        there = read_head(files, directory)
-        if there == self.head:
-            return 0
         source, target = chain_directory(self.directory), chain_directory(directory)
-        files.make_directories(target)
-        files.sync_directory(parent(target))
+        if files.exists(join(target, "head")):
+            if read_head(files, directory) == self.head:
+                return 0
+        else:
+            files.make_directories(target)
+            files.sync_directory(parent(target))
+            # What is beside it counts for nothing until it says so.
+            write_metadata(files, join(target, "head"), _empty(self.head))
         sizes = {
             "leaves": self.head.size * merkle.HASH_SIZE,
             "frames": self.head.size * ENTRY.size,
@@ -57,6 +60,12 @@ class ChainOnItsWay(msgspec.Struct, frozen=True):
         files.sync_directory(target)
         write_metadata(files, join(target, "head"), self.head)
         return sum(sizes.values())
+
+
+def _empty(head: ChainHead) -> ChainHead:
+    """Return the head of the same chain before it had a leaf."""
+    first = head.first_offset
+    return ChainHead(topic_id=head.topic_id, first_offset=first, next_offset=first, leader_epoch=0)
 
 
 def _copy(files: Files, source: str, target: str, size: int) -> None:

@@ -185,6 +185,10 @@ class Moving:
             if chain is not None:
                 result.copied_bytes += chain.bring(self._files, target)
             return result
+        except FileNotFoundError:
+            if self._files.exists(source):
+                raise
+            raise UnknownTopic(f"topic {entry.name} was deleted meanwhile") from None
         except NeverUsed:
             if known is None:
                 return None

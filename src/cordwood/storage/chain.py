@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from threading import Lock
 
 from cordwood.clock import Clock
+from cordwood.errors import StorageError
 from cordwood.storage.chain_files import ChainHead, KeptChain, read_head
 from cordwood.storage.chain_following import Follower
 from cordwood.storage.chain_growing import GrowingChain
@@ -53,17 +54,35 @@ class Chains:
     def follow(self, log: PartitionLog, pace: Pace = no_pace) -> int:
         """Add a leaf for every frame below the high watermark that has none; return how many were added.
 
-        They are durable within a few seconds, if this goes on being called.
+        They are durable once `commit_due` has found them old enough.
 
         Raises:
             MetadataDamaged: If the chain's own files are missing or wrong, or it followed another log.
             StorageError: If the log or the disk refuses. What was committed of the chain stays.
         """
         with self._followed(log) as follower:
-            added = follower.run(pace)
-            if follower.is_commit_due(self._clock.monotonic_ns()):
+            return follower.run(pace)
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether anything that was added is not durable yet."""
+        return any(follower.is_uncommitted for follower in list(self._followers.values()))
+
+    def commit_due(self) -> None:
+        """Make durable what was added a few seconds ago. Raises as `follow`."""
+        now_ns = self._clock.monotonic_ns()
+        for log in [log for log, each in list(self._followers.items()) if each.is_commit_due(now_ns)]:
+            with self._followed(log) as follower:
                 follower.commit()
-            return added
+
+    def finish(self, logs: Iterable[PartitionLog]) -> None:
+        """Follow *logs* to their ends and let go of everything. What cannot be followed now is so later."""
+        for log in {*logs, *self._followers}:
+            with contextlib.suppress(StorageError):
+                self.commit(log)
+        with self._guard:
+            while self._followers:
+                self._followers.popitem()[1].close()
 
     def commit(self, log: PartitionLog) -> int:
         """Do as `follow` does, and make all of it durable."""
@@ -105,12 +124,6 @@ class Chains:
             follower = self._followers.pop(log, None)
             if follower is not None:
                 follower.close()
-
-    def close(self) -> None:
-        """Let go of all files. What was not committed is followed again later."""
-        with self._guard:
-            while self._followers:
-                self._followers.popitem()[1].close()
 
     @contextlib.contextmanager
     def _followed(self, log: PartitionLog) -> Iterator[Follower]:

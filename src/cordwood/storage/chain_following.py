@@ -24,7 +24,7 @@ from cordwood.storage.segment import Segment
 from cordwood.storage.view import Fetched, View, bounds_of
 
 #: How much of the log is taken into memory at once.
-WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 1 << 20
 #: What was added is made durable after so much of the log, or so much time.
 COMMIT_BYTES = 256 << 20
 COMMIT_NS = 5_000_000_000
@@ -68,6 +68,11 @@ class Follower:
         if self._chain.size != before and self._uncommitted_since_ns is None:
             self._uncommitted_since_ns = self._clock.monotonic_ns()
         return self._chain.size - before
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether anything that was added is not durable yet."""
+        return self._uncommitted_since_ns is not None
 
     def is_commit_due(self, now_ns: int) -> bool:
         """Return whether what was added should be made durable by now."""

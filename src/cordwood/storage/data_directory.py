@@ -22,6 +22,7 @@ from cordwood.config import (
     topic_config,
 )
 from cordwood.errors import (
+    CordwoodError,
     DirectoryRefused,
     InvalidSetting,
     LogClosed,
@@ -41,7 +42,7 @@ from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
 from cordwood.storage.chain import Chains
 from cordwood.storage.chain_files import KeptChain
-from cordwood.storage.checkpoints import sign_checkpoint, signed_up_to, signing_key
+from cordwood.storage.checkpoints import sign_checkpoint, signed_up_to, signing_key, verifier_key
 from cordwood.storage.deletion import discard_topic, finish_deletions, remove_moved
 from cordwood.storage.files import Files, join, parent, read_file, write_atomically
 from cordwood.storage.maintenance import (
@@ -68,7 +69,8 @@ from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.staging import Share, ShareWriter
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.unused import UnusedPartition
-from cordwood.telemetry import INDEX_REBUILDS, Telemetry
+from cordwood.storage.verify import Progress, VerifyReport, verify_directory
+from cordwood.telemetry import CHAIN_LAG, INDEX_REBUILDS, Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FORMATS: Mapping[str, Format] = {"batch": BatchFormat()}
@@ -315,6 +317,7 @@ class DataDirectory:
                 self._refused.pop(key, None)
                 log = self._partitions.pop(key, None)
                 if log is not None:
+                    self._around.changed.discard(log)
                     self.chains.forget(log)
                     # Nobody needs what it holds any more, so nobody cares whether that can be synced.
                     with contextlib.suppress(StorageError):
@@ -470,6 +473,9 @@ class DataDirectory:
         except MetadataDamaged:
             log.close()
             raise
+        if config.chain and not self._clean:
+            # A crash may have taken leaves that were not durable yet.
+            self._around.changed.add(log)
         return log
 
     def _create_partition(self, topic: str, partition: int) -> PartitionLog:
@@ -552,6 +558,48 @@ class DataDirectory:
         self._check()
         return expire_partition(self._around, self.chains, log, needed_from=needed_from)
 
+    def verify(self, topic: str, progress: Progress) -> VerifyReport:
+        """Check everything of a topic as any other process would: from its files, beside the writer.
+
+        Raises:
+            UnknownTopic: If there is none of that name any more.
+        """
+        self._check()
+        return verify_directory(self._files, self.path, topic, progress)
+
+    @property
+    def is_chain_behind(self) -> bool:
+        """Whether a chain may not have all of its log, or not durably. Touches no file."""
+        return bool(self._around.changed) or self.chains.is_uncommitted
+
+    def follow_changed(self, pace: Pace = no_pace) -> dict[PartitionLog, CordwoodError]:
+        """Bring the chains of all logs up to date that changed since, and return what could not be, and why.
+
+        Raises:
+            LogClosed: If *pace* says so. What is left is followed another time.
+        """
+        self._check()
+        changed, failures = self._around.changed, dict[PartitionLog, CordwoodError]()
+        self._note_lag()
+        for _ in range(len(changed)):
+            log = changed.pop()
+            try:
+                if log.config.chain:
+                    self.chains.follow(log, pace)
+            except CordwoodError as error:
+                changed.add(log)
+                if isinstance(error, LogClosed):
+                    raise
+                failures[log] = error
+        with contextlib.suppress(StorageError):
+            self.chains.commit_due()
+        self._note_lag()
+        return failures
+
+    def _note_lag(self) -> None:
+        behind = sum(self.chains.lag(log) for log in list(self._around.changed) if log.config.chain)
+        self._around.telemetry.set(CHAIN_LAG, behind)
+
     def sign(self, log: PartitionLog, chain: KeptChain) -> str:
         """Sign for what the chain of *log* has, keep the note and return it; see `checkpoints`. Durable.
 
@@ -573,14 +621,19 @@ class DataDirectory:
             SignedFor: If it does.
         """
         state = log.state
-        signed = signed_up_to(self._files, self.path, state.topic_id, state.partition)
+        try:
+            signed = signed_up_to(self._files, self.path, state.topic_id, state.partition)
+        except OSError as error:
+            raise as_storage_error(error, "looking for checkpoints") from error
         if end_offset < signed:
             raise SignedFor(state.topic, state.partition, end_offset, signed)
 
     def _sign_compaction(self, log: PartitionLog, chain: KeptChain) -> None:
-        # What a compaction says of itself is in the tree: the next checkpoint signs for it at the latest.
-        with contextlib.suppress(SigningUnavailable):
-            self.sign(log, chain)
+        # Where nobody has signed anything yet, nobody has a key to check it with. What a compaction says of
+        # itself is in the tree, so the first checkpoint signs for it.
+        if verifier_key(self._files, self.path) is not None:
+            with contextlib.suppress(SigningUnavailable):
+                self.sign(log, chain)
 
     def collect_abandoned(self) -> int:
         """Remove shares that nobody published for a week; return how many. See `staging`."""
@@ -620,7 +673,7 @@ class DataDirectory:
             self._closed = True
             self._used.notify_all()
         # Without the guard: an append that is under way may need it before it lets go of its partition.
-        self._finish_chains()
+        self.chains.finish(log for log in list(self._around.changed) if log.config.chain)
         failures = self._close_partitions()
         if self._catalogue.failed:
             # As with a partition: nothing says then that there is nothing to recover.
@@ -639,14 +692,6 @@ class DataDirectory:
             self._lock.release()
         if failures:
             raise failures[0]
-
-    def _finish_chains(self) -> None:
-        """Follow what is open to its end. What cannot be followed now is followed another time."""
-        for log in self._partitions.values():
-            if log.config.chain:
-                with contextlib.suppress(StorageError):
-                    self.chains.commit(log)
-        self.chains.close()
 
     def _close_partitions(self) -> list[StorageError]:
         failures: list[StorageError] = []

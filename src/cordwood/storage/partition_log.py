@@ -32,6 +32,7 @@ from cordwood.storage.active import (
     reopen_active,
 )
 from cordwood.storage.append_meter import AppendMeter
+from cordwood.storage.deletion import remove_tree
 from cordwood.storage.files import parent
 from cordwood.storage.group_commit import GroupCommit
 from cordwood.storage.mark import MarkFile
@@ -459,6 +460,12 @@ class PartitionLog:
                 )
                 if self._followers:
                     self._grown.notify_all()
+                self._have_followed()
+
+    def _have_followed(self) -> None:
+        """Have the chain brought up to date, when it suits whoever does that."""
+        if self.config.chain:
+            self._around.changed.add(self)
 
     # --- rolling ----------------------------------------------------------------------------------
 
@@ -673,6 +680,7 @@ class PartitionLog:
         active = reopen_active(around, self.directory, self.config, self.format, state, cut.end)
         self._go_on_in(active, state, segments[:at])
         self._producers.cut(state.leader_epoch, active.next_offset, around.clock.now_ms())
+        self._have_followed()
 
     def advance_log_start(self, offset: int) -> None:
         """Make *offset* the first one that can be read, and remove segments that lie wholly below it.
@@ -706,6 +714,7 @@ class PartitionLog:
             with self._view_lock:
                 segments = tuple(segment for segment in view.segments if segment.base in kept)
                 self._view = self._view._replace(state=state, segments=segments)
+            self._have_followed()
             for segment in gone:
                 self._around.open_files.forget(segment.number)
             self._around.telemetry.add(SEGMENTS, -len(gone))
@@ -874,11 +883,8 @@ class PartitionLog:
         # Without partition.json there is no partition, so whatever a crash leaves of the rest is no log.
         files.unlink(state_path(self.directory))
         files.sync_directory(self.directory)
-        for directory in (segments_directory(self.directory), self.directory):
-            for name in files.list(directory):
-                if not files.is_directory(f"{directory}/{name}"):
-                    files.unlink(f"{directory}/{name}")
-            files.remove_directory(directory)
+        self._around.changed.discard(self)
+        remove_tree(files, self.directory)
         files.sync_directory(parent(self.directory))
 
     # --- when things break ------------------------------------------------------------------------
