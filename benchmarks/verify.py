@@ -1,12 +1,16 @@
-"""Verify and reindex: one core of Spark against two, and the jobs beside the local commands.
+"""Verify against SHA-256; verify and reindex on one core of Spark against two, beside the local commands.
 
 About a gigabyte in segments of 64 MiB, in batches of a kilobyte, as clients send them that do not wait for
 more. Each Spark is a process of its own with a session that is warm, told what to do by this one, and all
 sides take turns: ``python -m benchmarks.verify local[2] DIRECTORY``.
+
+Against SHA-256 over the same files: batches of 16 to 64 KiB, as clients send them that do wait, in a topic
+that keeps a chain, so that each byte is hashed once by either side.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import subprocess
@@ -32,6 +36,10 @@ VALUE_BYTES = 100
 ROWS_PER_BATCH = 10
 #: What is done sooner is more at the mercy of its neighbours.
 ROUNDS = {"verify": 3, "reindex": 7}
+#: What one core does in a second or less, several times.
+CHAINED_BYTES = SIZE_BYTES // 4
+CHAINED_BATCHES = (16 << 10, 32 << 10, 64 << 10)
+CHAINED_ROUNDS = 7
 MASTERS = ("local[1]", "local[2]")
 HERE = "local command"
 
@@ -40,9 +48,11 @@ def run() -> list[Figure]:
     """Measure both jobs on one core and on two, and beside what runs without Spark."""
     with ExitStack() as stack:
         data = stack.enter_context(tempfile.TemporaryDirectory(prefix="cordwood-bench-"))
+        figures = [figure for size in CHAINED_BATCHES for figure in measured_chain(size)]
         fill(data)
         peers = {master: stack.enter_context(Peer(master, data)) for master in MASTERS}
         return [
+            *figures,
             *measured("verify", partial(verify_here, data), peers),
             *measured("reindex", partial(reindex_here, data), peers, partial(remove_indexes, data)),
         ]
@@ -66,6 +76,59 @@ def measured(
         Figure(f"{job}: job on two cores against the local command", seconds[HERE] / two, "x"),
         Figure(f"{job}: job on one core against the local command", seconds[HERE] / one, "x"),
     ]
+
+
+def measured_chain(batch_bytes: int) -> list[Figure]:
+    """Verify a topic with a chain on one core, and hash its files, in turns."""
+    with tempfile.TemporaryDirectory(prefix="cordwood-bench-") as data:
+        size = fill_chain(data, batch_bytes)
+        logs = sorted(Path(data).glob("topics/*/*/segments/*.log"))
+        sides: dict[str, Callable[[], object]] = {
+            "verify": partial(verify_chain, data),
+            "SHA-256": partial(hash_files, logs),
+        }
+        seconds = best_seconds(sides, CHAINED_ROUNDS)
+    rates = {side: size / taken / 1e6 for side, taken in seconds.items()}
+    name = f"with a chain, batches of {batch_bytes >> 10} KiB"
+    return [
+        Figure(f"verify: {name}", rates["verify"], "MB/s"),
+        Figure(f"SHA-256: {name}", rates["SHA-256"], "MB/s"),
+        Figure(f"verify against SHA-256: {name}", rates["verify"] / rates["SHA-256"], "x", 0.5),
+    ]
+
+
+def fill_chain(data: str, batch_bytes: int) -> int:
+    """Write a topic of such batches whose chain follows it, and return its bytes."""
+    value = random.Random(20).randbytes(VALUE_BYTES)
+    rows = [(None, value)] * (batch_bytes // (VALUE_BYTES + 10))
+    settings = {"segment.bytes": str(SEGMENT_BYTES), "cordwood.chain": "true"}
+    with cordwood.open(data, sync="never") as log:
+        topic = log.topic("events", 1, settings)
+        while topic.size(0) < CHAINED_BYTES:
+            topic.append_many(rows, partition=0)
+        log.maintain()
+        size = topic.size(0)
+    with cordwood.open(data, create=False) as log:
+        directory = log._writable()
+        directory.chains.commit(directory.partition("events", 0))
+    return size
+
+
+def verify_chain(data: str) -> None:
+    """Verify, all frames with their leaves."""
+    report = verify_directory(PosixFiles(), data)
+    assert report.sound
+    assert report.frames_compared == report.frames > 0
+
+
+def hash_files(paths: list[Path]) -> None:
+    """Do no more than hash files."""
+    for path in paths:
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+        digest.hexdigest()
 
 
 def fill(data: str) -> None:

@@ -18,11 +18,14 @@ with warnings.catch_warnings():
 COUNTING = (
     "tests/broker/",
     "tests/crash/",
+    "tests/formats/test_records_as_frames.py",
+    "tests/interchange/",
     "tests/protocol/",
     "tests/server/",
     "tests/spark/test_export_",
     "tests/spark/test_sink_",
     "tests/test_architecture.py",
+    "tests/storage/test_every_format.py",
     "tests/storage/test_rot.py",
 )
 
@@ -31,7 +34,7 @@ SHARING_SPARK = (
     "tests/spark/jobs/",
     *(
         f"tests/spark/test_{name}.py::"
-        for name in ("session", "sink", "source", "source_by_address", "stream_source")
+        for name in ("formats_in_spark", "session", "sink", "source", "source_by_address", "stream_source")
     ),
 )
 

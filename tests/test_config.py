@@ -99,7 +99,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 49
+    assert len(SETTINGS) == 54
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -214,7 +214,7 @@ def test_unknown_topic_setting_is_refused_with_what_was_probably_meant(
         ("segment.ms", "0", "a whole number of milliseconds from 1 to 9223372036854775807"),
         ("message.timestamp.type", "createtime", "CreateTime or LogAppendTime"),
         ("preallocate", "yes", "true or false"),
-        ("cordwood.format", "parquet", "batch"),
+        ("cordwood.format", "parquet", "batch or rustlog or kimberlite or laminarmq or frame"),
         ("cordwood.sync", "always", "each, every:N, ms:T or never, N and T from 1 to 2147483647"),
     ],
 )
@@ -389,6 +389,9 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "cordwood.scrub.interval.ms": ("7", 7),
     "cordwood.clock.jump.ms": ("7", 7),
     "cordwood.clock.freeze.ms": ("7", 7),
+    "cordwood.metrics.listen": ("h:7", Endpoints((Endpoint("h", 7),))),
+    "cordwood.metrics.partitions": ("true", True),
+    "cordwood.traces": ("true", True),
     "log.cleanup.policy": ("compact", "compact"),
     "log.retention.ms": ("77", 77),
     "log.retention.minutes": ("77", 77 * 60_000),
@@ -405,6 +408,8 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.roll.hours": ("77", 77 * 3_600_000),
     "log.index.size.max.bytes": ("77", 77),
     "log.index.interval.bytes": ("77", 77),
+    "cordwood.index.interval.records": ("77", 77),
+    "cordwood.index.cache.segments": ("7", 7),
     "message.max.bytes": ("77", 77),
     "log.message.timestamp.type": ("LogAppendTime", "LogAppendTime"),
     "log.preallocate": ("true", True),
@@ -412,6 +417,13 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "cordwood.sync": ("ms:7", SyncPolicy("ms", 7)),
     "cordwood.initial.offset": ("7", 7),
 }
+
+
+def test_a_format_is_a_setting_of_a_topic_and_not_a_default_of_the_broker() -> None:
+    """The default could be another one tomorrow, and the topic's files would not be."""
+    assert topic_config({"cordwood.format": "rustlog"}).format == "rustlog"
+    with pytest.raises(InvalidSetting, match="batch: others are set for a topic"):
+        load({"cordwood.format": "rustlog"})
 
 
 @every_setting

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from cordwood import telemetry
 from cordwood.telemetry import (
     FETCH_READ,
+    LOOKED_UP,
+    LOOKED_UP_EACH,
     METRICS,
     PRODUCE_STORE,
     SPANS,
@@ -46,9 +48,12 @@ def collected(numbers: Telemetry) -> dict[tuple[str, tuple[tuple[str, str], ...]
 # Declarations
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+ALL = (*METRICS, *LOOKED_UP, *LOOKED_UP_EACH)
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
 def test_every_metric_has_a_sentence_and_a_name_that_says_its_kind_and_unit(metric: telemetry.Metric) -> None:
-    assert re.fullmatch(r"cordwood_[a-z]+(_[a-z]+)*", metric.name)
+    assert re.fullmatch(r"(cordwood|kafka)_[a-z]+(_[a-z]+)*", metric.name)
     assert metric.sentence.endswith(".")
     assert metric.name.endswith("_total") == isinstance(metric, Counter)
     if isinstance(metric, Histogram):
@@ -58,17 +63,17 @@ def test_every_metric_has_a_sentence_and_a_name_that_says_its_kind_and_unit(metr
 
 def test_every_declared_metric_and_span_is_listed_once() -> None:
     constants = vars(telemetry).values()
-    assert {id(m) for m in constants if isinstance(m, Counter | Gauge | Histogram)} == {
-        id(m) for m in METRICS
-    }
+    assert {id(m) for m in constants if isinstance(m, Counter | Gauge | Histogram)} == {id(m) for m in ALL}
     assert {id(s) for s in constants if isinstance(s, Span)} == {id(s) for s in SPANS}
-    assert len({m.name for m in METRICS}) == len(METRICS) == 23
+    assert len({m.name for m in ALL}) == len(ALL) == 57
+    assert len(METRICS) == 30
     assert len({s.name for s in SPANS}) == len(SPANS) == 2
 
 
 def test_an_alert_on_writes_slower_than_100_ms_can_be_evaluated_exactly() -> None:
     assert 0.1 in telemetry.APPEND_SECONDS.buckets
     assert 0.1 in telemetry.SYNC_SECONDS.buckets
+    assert 0.1 in telemetry.PRODUCE_SECONDS.buckets
 
 
 # Numbers

@@ -25,6 +25,7 @@ from cordwood.errors import InvalidSetting, UnknownSetting
 T = TypeVar("T")
 
 TimestampType = Literal["CreateTime", "LogAppendTime"]
+RecordFormat = Literal["batch", "rustlog", "kimberlite", "laminarmq", "frame"]
 SyncMode = Literal["each", "every", "ms", "never"]
 
 _INT_MAX = 2**31 - 1
@@ -207,6 +208,7 @@ _PATH = Kind(_parse_path, "the path of a directory")
 _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
 _BYTES = _integer(1, unit="bytes")
 _ENDPOINTS = Kind(Endpoints.parse, "PLAINTEXT://HOST:PORT (TLS and SASL are not offered), more after commas")
+_METRICS = Kind(Endpoints.parse, "HOST:PORT, where port 0 picks one, more after commas, or nothing")
 _SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {_INT_MAX}")
 
 
@@ -326,6 +328,13 @@ class TopicConfig:
         4096,
         "The offset index gets an entry for a frame that starts at least this far after the last one in it.",
     )
+    index_interval_records: int = _setting(
+        "cordwood.index.interval.records",
+        "cordwood.index.interval.records",
+        _integer(1),
+        100,
+        "In formats with a frame for each record the offset index gets an entry for every one of so many.",
+    )
     max_message_bytes: int = _setting(
         "max.message.bytes",
         "message.max.bytes",
@@ -417,9 +426,10 @@ class TopicConfig:
     format: str = _setting(
         "cordwood.format",
         "cordwood.format",
-        _one_of("batch"),
+        _one_of(*get_args(RecordFormat)),
         "batch",
-        "How records are laid out in the store: batch is Kafka's record batch, version 2.",
+        "How records are laid out in the store: batch is Kafka's record batch, version 2; the other formats "
+        "are those of other systems and have a frame for each record.",
     )
     sync: SyncPolicy = _setting(  # noqa: RUF009 - a field, as every other one
         "cordwood.sync",
@@ -612,6 +622,13 @@ class BrokerConfig:
         24 * _HOUR_MS,
         "An idempotent producer that sends nothing for this long may be forgotten.",
     )
+    index_cache_segments: int = _setting(
+        "cordwood.index.cache.segments",
+        "cordwood.index.cache.segments",
+        _limit("segments"),
+        -1,
+        "How many sealed segments have their indexes in memory, those used last; -1 is all of them.",
+    )
     retention_check_interval_ms: int = _setting(
         "log.retention.check.interval.ms",
         "log.retention.check.interval.ms",
@@ -675,6 +692,27 @@ class BrokerConfig:
         _HOUR_MS,
         "How long nothing is deleted after the wall clock has jumped.",
     )
+    metrics_listen: Endpoints = _setting(  # noqa: RUF009 - a field, as every other one
+        "cordwood.metrics.listen",
+        "cordwood.metrics.listen",
+        _METRICS,
+        Endpoints(()),
+        "Where /metrics, /healthz and /readyz are answered by HTTP; if empty, nowhere.",
+    )
+    metrics_partitions: bool = _setting(
+        "cordwood.metrics.partitions",
+        "cordwood.metrics.partitions",
+        _BOOLEAN,
+        False,
+        "Whether metrics have series for each topic and partition, which opens all of them.",
+    )
+    traces: bool = _setting(
+        "cordwood.traces",
+        "cordwood.traces",
+        _BOOLEAN,
+        False,
+        "Whether the server opens OpenTelemetry's spans, which needs cordwood[traces].",
+    )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: frozenset[str] = frozenset()
 
@@ -732,6 +770,9 @@ def load_broker_config(
             explicit.add(name)
             warnings += [f"{other} is ignored because {name} is set." for other, _ in ignored]
     defaults = TopicConfig(**values["topic"])
+    if defaults.format != _TOPIC_DEFAULTS.format:
+        # A topic that does not say so itself could not be read again once the default is another one.
+        raise InvalidSetting("cordwood.format", defaults.format, "batch: others are set for a topic")
     return BrokerConfig(**values["broker"], topic_defaults=defaults, explicit=frozenset(explicit)), warnings
 
 

@@ -36,7 +36,7 @@ from cordwood.errors import (
 from cordwood.records import Header, OffsetRange, Record
 from cordwood.scan import Readable, Scan, check_columns
 from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import DataDirectory, Opening
+from cordwood.storage.data_directory import DataDirectory, Opening, partition_directory
 from cordwood.storage.files import Files
 from cordwood.storage.maintenance import MaintenanceReport, Planned
 from cordwood.storage.memory_files import MemoryFiles
@@ -44,6 +44,7 @@ from cordwood.storage.partition_log import Appended, PartitionLog, TruncationRep
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.recovery import RecoveryReport
+from cordwood.storage.snapshots import Snapshots
 from cordwood.storage.store import as_storage_error
 
 READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
@@ -532,6 +533,11 @@ class Topic:
         """Return the bytes of a partition's segments."""
         return self._log._readable(self.name, partition).size()
 
+    def snapshots(self, partition: int = 0) -> Snapshots:
+        """Return the snapshots of what was derived from a partition's records; see `replay.replay`."""
+        directory = self._log._directory
+        return Snapshots(directory._files, partition_directory(directory.path, self.name, partition))
+
     # --- cutting ----------------------------------------------------------------------------------
 
     def truncate(self, partition: int, end_offset: int, *, force: bool = False) -> TruncationReport:
@@ -576,10 +582,9 @@ def _records(log: Readable, start: int, stop: int) -> Iterator[Record]:
         fetched = log.read(start, size)
         size = min(size * 4, READ_BYTES_MAX)
         for run in fetched.runs:
-            for position in run.positions():
-                for record in run.format.decode(run.buffer, position):
-                    if start <= record.offset < stop:
-                        yield record
+            for record in run.records():
+                if start <= record.offset < stop:
+                    yield record
         if fetched.next_offset <= start:
             return
         start = fetched.next_offset

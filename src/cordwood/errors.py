@@ -11,7 +11,8 @@
     │   ├── ChecksumMismatch          the stored checksum is not that of the bytes
     │   ├── InvalidBatch              a batch that contradicts its own header or its format
     │   ├── UnsupportedFrame          a magic, attribute or compression we do not know
-    │   └── FrameTooLarge             a batch or its decompressed records exceed the configured limit
+    │   ├── FrameTooLarge             a batch or its decompressed records exceed the configured limit
+    │   └── WrongStream               a record of another tenant or stream than the one that is read
     ├── ProtocolError             a peer sent what the Kafka protocol does not allow, or we do not speak
     │   ├── MalformedMessage          bytes that are no message: position, what is wrong, what was found
     │   └── UnsupportedVersion        an API or a version of it that we do not speak
@@ -126,6 +127,10 @@ class UnsupportedFrame(FrameError):
 
 class FrameTooLarge(FrameError):
     """A batch, or its records once decompressed, would exceed the configured limit."""
+
+
+class WrongStream(FrameError):
+    """A record of another tenant or stream than the one that is read."""
 
 
 class ProtocolError(CordwoodError):

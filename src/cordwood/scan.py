@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
+    from cordwood.storage.compared import ReadSource
+
 #: Read at a time; what is in memory is this and its columns.
 WINDOW_BYTES = 4 << 20
 #: Rows handed out at a time.
@@ -160,7 +162,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def decoded_rows(
-    partition: Readable,
+    partition: Readable | ReadSource,
     offset: int,
     end: int,
     fields: Sequence[pa.Field],
@@ -187,7 +189,7 @@ def decoded_rows(
     while offset < end:
         fetched = partition.read(offset, window_bytes, end)
         for run in fetched.runs:
-            yield _rows_within(run.format.decode_columns(run.data, want), offset, end, schema)
+            yield _rows_within(run.columns(want), offset, end, schema)
         if fetched.next_offset <= offset:
             return
         offset = fetched.next_offset

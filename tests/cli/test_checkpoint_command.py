@@ -129,6 +129,41 @@ def test_a_checkpoint_by_another_key_or_of_another_log_is_refused(data: Path, tm
     refused("checkpoint", "verify", "--key", "nonsense", note, "--data", data, code=2)
 
 
+def test_verify_holds_checkpoints_that_others_kept_against_the_whole_directory(
+    data: Path, tmp_path: Path
+) -> None:
+    key, note = signed(data, tmp_path / "first.note")
+    append(data, 5)
+    _, second = signed(data, tmp_path / "second.note")
+    pinned = tmp_path / "orders.pub"
+    pinned.write_text(key)
+    both = ("--checkpoint", note, "--checkpoint", second)
+    for keys in (("--key", key), ("--key", pinned, "--key", key)):
+        report = json.loads(said("verify", "--data", data, *both, *keys, "--json"))
+        assert (report["sound"], report["leaves"], report["checkpoints"]) == (True, 17, 4)
+        assert report["frames_compared"] == 17
+    line = said("verify", "--data", data, *both, "--key", key)
+    assert line.endswith("; 17 frames compared with 17 leaves, 4 checkpoints\n")
+    for wrong in ((*both,), ("--key", key), (*both, *("--key", key) * 3), (*both, "--key", "nonsense")):
+        refused("verify", "--data", data, *wrong, code=2)
+    note.write_bytes(b"\xff")
+    assert "no signed note" in refused("verify", "--data", data, *both, "--key", key, code=4)
+    note.write_text("nothing signed")
+    assert run("verify", "--data", data, *both, "--key", key).exit_code == 4
+
+
+def test_verify_ends_with_status_4_and_names_file_position_and_offset_of_the_first_break(data: Path) -> None:
+    said("checkpoint", "create", "--data", data)
+    rewrite_frame(data, 1)
+    rewrite_frame(data, 2)
+    found = run("verify", "--data", data, "--json")
+    assert found.exit_code == 4
+    (finding,) = json.loads(found.stdout)["findings"]
+    assert finding["path"] == str(first_segment(data))
+    assert finding["position"] == frames_of(first_segment(data).read_bytes())[1][0]
+    assert finding["what"] == "frame at offset 1, its leaf (the first of 2 frames)"
+
+
 # --- what an attacker may do --------------------------------------------------------------------------
 
 
@@ -158,7 +193,9 @@ def test_a_rewritten_record_is_noticed_though_its_checksum_is_right(data: Path, 
     forget_hashes(data)
     rewrite_frame(data, 1)
     assert run("consume", "--data", data, "-t", "orders", "-e").stdout.splitlines()[1] == "VALUE 1"
-    assert "1 frame not as first appended, the first at offset 1" in refuted(data, key, note)
+    sentence = refuted(data, key, note)
+    assert sentence.startswith(f"partition 0 of topic orders does not hold: {first_segment(data)} at byte 7")
+    assert ": frame at offset 1, its leaf: expected leaf 1, " in sentence
 
 
 def test_whoever_computes_the_whole_chain_anew_is_caught_by_a_checkpoint_kept_elsewhere(
@@ -173,7 +210,7 @@ def test_whoever_computes_the_whole_chain_anew_is_caught_by_a_checkpoint_kept_el
     _, forged = signed(data, tmp_path / "forged.note")
     assert "holds" in verified(data, key, forged)
     # … and not with what somebody else holds.
-    assert "its first 12 leaves have the root" in refuted(data, key, note)
+    assert "root of the first 12 leaves: expected " in refuted(data, key, note)
 
 
 def test_no_second_history_is_signed_where_the_first_checkpoint_still_is(data: Path, tmp_path: Path) -> None:
@@ -191,10 +228,10 @@ def test_no_second_history_is_signed_where_the_first_checkpoint_still_is(data: P
 @pytest.mark.parametrize(
     ("field", "value", "what"),
     [
-        ("chain_head", bytes(32), "the chain over its first 12 leaves ends in"),
-        ("next_offset", 13, "its first 12 leaves go up to offset 12, in the checkpoint up to 13"),
-        ("root", bytes(32), "its first 12 leaves have the root"),
-        ("size", 13, "it has 12 leaves, the checkpoint 13"),
+        ("chain_head", bytes(32), "head of the chain over the first 12 leaves: expected "),
+        ("next_offset", 13, "offset after the first 12 leaves: expected 13, which "),
+        ("root", bytes(32), "root of the first 12 leaves: expected "),
+        ("size", 13, "number of leaves: expected 13, which "),
     ],
 )
 def test_each_thing_that_a_checkpoint_says_is_compared(
@@ -219,7 +256,7 @@ def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) 
         assert log.maintain(force=True).compacted
     line = verified(data, key, note)
     assert "holds: 30 of 39 leaves" in line
-    assert "compacted since" in line
+    assert "as first appended, or as compaction left them" in line
     with cordwood.open(data) as log:
         log._writable().partition("orders", 0).advance_log_start(29)
     assert "removed, requested: offsets 0 up to 29" in verified(data, key, note)
@@ -252,7 +289,9 @@ def test_an_older_copy_of_the_whole_directory_is_noticed(data: Path, tmp_path: P
     key, note = signed(data, tmp_path / "later.note")
     shutil.rmtree(data)
     (tmp_path / "older").rename(data)
-    assert "it has 12 leaves, the checkpoint 15" in refuted(data, key, note)
+    sentence = refuted(data, key, note)
+    assert "number of leaves: expected 15, which " in sentence
+    assert sentence.endswith("later.note signs for, found 12")
 
 
 def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Path, tmp_path: Path) -> None:
@@ -264,7 +303,9 @@ def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Pa
     shutil.copytree(tmp_path / "shorter", data / "topics/orders/0")
     shutil.rmtree(data / "topics/orders/0/chain")
     shutil.copytree(tmp_path / "whole/chain", data / "topics/orders/0/chain")
-    assert "its leaves go up to offset 15, but the log ends at 12" in refuted(data, key, note)
+    sentence = refuted(data, key, note)
+    assert "leaves go on: expected frames up to offset 15" in sentence
+    assert sentence.endswith("found the end of the log at 12")
     shutil.rmtree(data / "topics/orders/0")
     (tmp_path / "whole").rename(data / "topics/orders/0")
     with cordwood.open(data) as log:

@@ -110,7 +110,7 @@ def test_completion_prints_a_script_for_each_shell(shell: str) -> None:
 def test_completion_completes_commands_and_options() -> None:
     """Asked as bash asks it."""
     for words, expected in (
-        ("cordwood to", "topic"),
+        ("cordwood topi", "topic"),
         ("cordwood topic cr", "create"),
         ("cordwood verify --da", "--data"),
     ):

@@ -135,3 +135,27 @@ def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path
     for proof in (before, after):
         assert json.loads(said("verify-proof", proof, "--key", key, "--json"))["offset"] == 1
         assert subprocess.run([sys.executable, EXAMPLE, proof, key], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("format_", ["rustlog", "kimberlite", "laminarmq", "frame"])
+def test_records_of_every_format_are_proven_and_the_format_is_signed_for(
+    format_: str, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        topic = log.topic("orders", 2, config={"cordwood.format": format_})
+        for number in range(5):
+            topic.append(b"value %d" % number, partition=1, timestamp=NOW + number)
+    said("checkpoint", "create", "--data", data)
+    key, proof = data / "meta/keys/checkpoint.pub", tmp_path / "proof.json"
+    said("prove", "-t", "orders", "-p", 1, 3, "--to", proof, "--data", data)
+    facts = json.loads(said("verify-proof", proof, "--key", key, "--json"))
+    assert (facts["offset"], facts["leaf"], facts["timestamp"], facts["value_bytes"]) == (3, 3, NOW + 3, 7)
+    shown = subprocess.run([sys.executable, EXAMPLE, proof, key], check=True, capture_output=True, text=True)
+    assert f"a record of the format {format_}" in shown.stdout
+    document = json.loads(proof.read_text())
+    assert f"\nrecord-format {format_}\n" in document["checkpoint"]
+    if format_ != "laminarmq":
+        wrong = tmp_path / "wrong.json"
+        wrong.write_text(json.dumps({**document, "offset": 4, "first_offset": 4, "next_offset": 5}))
+        assert "the frame has offsets 3 up to 4" in refused("verify-proof", wrong, "--key", key, code=4)

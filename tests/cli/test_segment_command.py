@@ -9,6 +9,9 @@ import pytest
 from support.commands import refused, run, said
 
 import cordwood
+from cordwood.formats.registry import FORMATS
+
+OTHERS = [name for name in FORMATS if name != "batch"]
 
 
 @pytest.fixture
@@ -109,3 +112,89 @@ def test_any_file_of_frames_will_do(log_file: Path, tmp_path: Path) -> None:
     torn.write_bytes(sound[:-1])
     assert run("segment", "dump", torn).exit_code == 0
     assert refused("segment", "dump", tmp_path / "none.log", code=2).endswith("does not exist.")
+
+
+# --- other record formats ------------------------------------------------------------------------
+
+
+def other_log(tmp_path: Path, name: str) -> Path:
+    """Return a segment of that format with three records, the second without a value where that is held."""
+    holds = FORMATS[name].holds
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("orders", config={"cordwood.format": name})
+        for i in range(3):
+            value = None if i == 1 and holds.null_values else b"value %d" % i
+            topic.append_many([(b"k%d" % i if holds.keys else None, value, [], 1000 + i)], partition=0)
+    return tmp_path / "data/topics/orders/0/segments/00000000000000000000.log"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_records_of_a_topic_in_another_format_are_listed_with_their_sizes(name: str, tmp_path: Path) -> None:
+    """partition.json says which format it is."""
+    path, holds = other_log(tmp_path, name), FORMATS[name].holds
+    heading, *lines = said("segment", "dump", path).splitlines()
+    assert " ".join(heading.split()) == "position size offset timestamp key bytes value bytes compression"
+    second = "-" if holds.null_values else "7"
+    key = "2" if holds.keys else "-"
+    assert [line.split()[2:] for line in lines] == [
+        ["0", "1000", key, "7", "none"],
+        ["1", "1001", key, second, "none"],
+        ["2", "1002", key, "7", "none"],
+    ]
+    frames = [json.loads(line) for line in said("segment", "dump", "--json", path).splitlines()]
+    assert [frame["offset"] for frame in frames] == [0, 1, 2]
+    assert frames[2]["position"] + frames[2]["size"] == path.stat().st_size
+    assert frames[1]["value_bytes"] == (None if holds.null_values else 7)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_file_elsewhere_is_read_as_the_format_that_is_named(name: str, tmp_path: Path) -> None:
+    path = other_log(tmp_path, name)
+    alone = tmp_path / "alone.log"
+    alone.write_bytes(path.read_bytes())
+    if name == "laminarmq":
+        sentence = refused("segment", "dump", "--format", name, alone)
+        assert sentence.endswith(
+            f"only {tmp_path}/alone.index says where its records begin and end; put it beside it"
+        )
+        alone.with_suffix(".index").write_bytes(path.with_suffix(".index").read_bytes())
+    lines = said("segment", "dump", "--json", "--records", "--format", name, alone).splitlines()
+    contents = [record for line in lines for record in json.loads(line)["content"]]
+    assert [(record["offset"], record["ts"]) for record in contents] == [(0, 1000), (1, 1001), (2, 1002)]
+    assert contents[2]["payload"] == "value 2"
+    assert "expected" in refused("segment", "dump", alone, code=4)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_changed_record_of_another_format_exits_4_after_the_sound_ones(name: str, tmp_path: Path) -> None:
+    path = other_log(tmp_path, name)
+    sound = path.read_bytes()
+    path.write_bytes(sound.replace(b"value 2", b"value 3"))
+    result = run("segment", "dump", path)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (4, 3)
+    assert result.stderr.startswith(f"Error: {path} at byte ")
+    path.write_bytes(sound + sound[:30])
+    result = run("segment", "dump", path)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 4)
+    assert "past the mark" in result.stderr
+
+
+def test_files_beside_a_log_are_dumped_entry_by_entry(tmp_path: Path) -> None:
+    for name, suffix, fields in (
+        ("rustlog", ".sum", ["position", "length", "crc32c"]),
+        ("laminarmq", ".index", ["crc32", "length", "position"]),
+    ):
+        path = other_log(tmp_path / name, name)
+        frames = [json.loads(line) for line in said("segment", "dump", "--json", path).splitlines()]
+        lines = said("segment", "dump", "--json", path.with_suffix(suffix)).splitlines()
+        entries = [json.loads(line) for line in lines]
+        assert list(entries[0]) == fields
+        assert [(entry["position"], entry["length"]) for entry in entries] == [
+            (frame["position"], frame["size"]) for frame in frames
+        ]
+        assert [f"{entry[fields[0] if suffix == '.index' else fields[2]]:08x}" for entry in entries] == [
+            frame["checksum"] for frame in frames
+        ]
+        with open(path.with_suffix(suffix), "ab") as file:
+            file.write(b"cut")
+        assert "an entry is cut off; it is cut if" in refused("segment", "dump", path.with_suffix(suffix))

@@ -124,10 +124,10 @@ def the_checksum_covers_a_prefix() -> Iterator[None]:
 def zeros_taken_for_records() -> Iterator[None]:
     real = recovery._Recovery._scan_tail
 
-    def scan_tail(self: Any, file: Any, bound: Bound, size: int, index: Any, times: Any) -> Bound:
-        end = real(self, file, bound, size, index, times)
+    def scan_tail(self: Any, file: Any, bound: Bound, size: int, *known: Any) -> tuple[Bound, bytes | None]:
+        end, left = real(self, file, bound, size, *known)
         rest = file.read_at(end.position, size - end.position)
-        return end if any(rest) else Bound(end.base, size, end.next_offset)
+        return (end if any(rest) else Bound(end.base, size, end.next_offset)), left
 
     with patch.object(recovery._Recovery, "_scan_tail", scan_tail):
         yield
@@ -194,11 +194,11 @@ def trimmed_after_the_sync_of_the_seal() -> Iterator[None]:
 
 @contextmanager
 def an_index_trusted_past_the_end() -> Iterator[None]:
-    def load_indexes(self: Any, bound: Bound) -> Any:
+    def load_indexes(self: Any, opened: segment.Segment, bound: Bound) -> Any:
         files = self.around.files
         paths = [segment.segment_path(self.directory, bound.base, suffix) for suffix in ("idx", "timeidx")]
         if not all(map(files.exists, paths)):
-            return real(self, bound)
+            return real(self, opened, bound)
         entries, times = (files_module.read_file(files, path) for path in paths)
         index = SparseIndex(self.state.index_interval_bytes, entries)
         return index, TimeIndex(times), Flushed(len(index), len(times) // 16, 0, 0)

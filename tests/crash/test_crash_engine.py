@@ -1,6 +1,6 @@
 """Crash enumeration: every disk that a power cut could leave, opened with the real engine.
 
-`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (default 20, 0 is all of them).
+`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (default 8, 0 is all of them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.errors import DiskFull
 from cordwood.storage import mark_keeper, store
 from cordwood.storage.memory_files import MemoryFiles
 
-LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "20")) or None
+LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "8")) or None
 SMALL = {"segment.bytes": "400", "index.interval.bytes": "100"}
 PREALLOCATED = {**SMALL, "preallocate": "true"}
 

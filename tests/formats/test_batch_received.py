@@ -87,7 +87,8 @@ def test_a_batch_gets_its_offsets_and_epoch_and_no_other_byte_changes(
     before = bytes(data)
     frame = receive(data)
     placed = FORMAT.place(frame, base_offset=1 << 50, leader_epoch=9, append_timestamp=None)
-    assert placed == 1_003
+    assert placed.max_timestamp == 1_003
+    assert placed.data is frame.data
     header = batch.read_header(data)
     batch.validate(data, header)
     assert (header.base_offset, header.leader_epoch) == (1 << 50, 9)
@@ -99,7 +100,7 @@ def test_with_log_append_time_every_record_counts_as_appended_then() -> None:
         data = sent(compression=compression, producer_id=5, producer_epoch=0, base_sequence=1)
         before = bytes(data)
         placed = FORMAT.place(receive(data), base_offset=10, leader_epoch=2, append_timestamp=777)
-        assert placed == 777
+        assert placed.max_timestamp == 777
         header = batch.read_header(data)
         batch.validate(data, header)
         assert header.log_append_time
@@ -140,7 +141,8 @@ def test_what_other_clients_encode_is_stored_byte_for_byte(
     theirs = bytes(builder.build())
     data = bytearray(theirs)
     frame = receive(data)
-    assert FORMAT.place(frame, base_offset=900, leader_epoch=4, append_timestamp=None) == 5_000
+    placed = FORMAT.place(frame, base_offset=900, leader_epoch=4, append_timestamp=None)
+    assert placed.max_timestamp == 5_000
     assert bytes(data[8:12]) == theirs[8:12]
     assert bytes(data[16:]) == theirs[16:]
     assert (frame.stamp is None) == (producer[0] < 0)

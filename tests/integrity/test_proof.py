@@ -172,7 +172,7 @@ def test_what_is_no_proof_is_refused(verify: Verify, document: bytes) -> None:
 def test_a_statement_is_no_frame_that_could_be_proven() -> None:
     """A leaf of a gap or a truncation is in the tree as well, and proves no record."""
     with pytest.raises(EvidenceRefused, match="not one whole record batch"):
-        _offsets_of(b"\xff" + b'{"kind":"gap"}' * 10)
+        _offsets_of(b"\xff" + b'{"kind":"gap"}' * 10, Checkpoint("o/t/0", 1, b"r" * 32, b"h" * 32, 0, 1))
 
 
 def test_one_frame_of_a_hundred_million_is_proven_by_two_kilobytes_beside_it() -> None:

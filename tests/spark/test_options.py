@@ -64,6 +64,9 @@ def test_names_are_known_in_any_case() -> None:
         ({"maxTriggerDelay": "1500"}, "max_trigger_delay_ms", 1500),
         ({"kafka.group.id": "g"}, "place", Place("/data", {}, "g")),
         ({"verify": "off"}, "verify", False),
+        ({"verify": "chain"}, "verify", True),
+        ({"verify": "chain"}, "chain", True),
+        ({"verify": "crc"}, "chain", False),
         ({"path": "file:/data"}, "place", Place("/data", {}, None)),
         ({"path": "file:///data"}, "place", Place("/data", {}, None)),
     ],
@@ -111,7 +114,7 @@ def test_by_address_any_setting_of_the_client_goes_through() -> None:
         ({"topic": "x"}, "topic", "is for writing"),
         ({"txnAppId": "x"}, "txnAppId", "is for writing"),
         ({"path": " "}, "path", "expected something"),
-        ({"verify": "chain"}, "verify", "expected crc or off"),
+        ({"verify": "sometimes"}, "verify", "expected crc, chain or off"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(given: dict[str, str], name: str, sentence: str) -> None:
@@ -128,6 +131,10 @@ def test_what_cannot_be_is_refused_by_name(given: dict[str, str], name: str, sen
         ({"subscribe": "orders"}, "are both missing"),
         ({"path": "/data", "subscribePattern": "("}, "a regular expression"),
         ({"path": "/data", "assign": '{"orders": 0}'}, 'JSON like {"orders": [0, 1]}'),
+        (
+            {"kafka.bootstrap.servers": "h:1", "subscribe": "orders", "verify": "chain"},
+            "verify=chain is for reading by path",
+        ),
     ],
 )
 def test_what_is_missing_is_said(given: dict[str, str], sentence: str) -> None:

@@ -30,6 +30,7 @@ from cordwood.spark.path_access import PathAccess
 from cordwood.spark.reader import Build, PushingReader, Reader, Slice
 from cordwood.spark.schema import arrow_schema, spark_schema
 from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.reading import FrameRun
 
 COUNT = 1000
 
@@ -115,15 +116,13 @@ def test_what_is_not_asked_for_is_not_decoded(data: Path, monkeypatch: pytest.Mo
 
     wants = []
     access = PathAccess(str(data), verify=True)
-    partition = access._directory.readable("orders", 0)
-    format_ = partition._format
-    decode = type(format_).decode_columns
+    decode = FrameRun.columns
 
-    def noting(self: Any, frames: Any, want: Want) -> Any:
+    def noting(self: FrameRun, want: Want) -> Any:
         wants.append(want)
-        return decode(self, frames, want)
+        return decode(self, want)
 
-    monkeypatch.setattr(type(format_), "decode_columns", noting)
+    monkeypatch.setattr(FrameRun, "columns", noting)
     piece = planned(access, "orders", 0, 0, 10)
     schema = arrow_schema(
         spark_schema(include_headers=False)["offset", "partition"] if False else only("offset")

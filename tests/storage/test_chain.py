@@ -27,15 +27,15 @@ from cordwood.integrity.chain import EMPTY_HEAD, chained
 from cordwood.storage import chain as chain_module
 from cordwood.storage import chain_following
 from cordwood.storage.chain import Chains, kept_chain
-from cordwood.storage.chain_compare import compare_frames
 from cordwood.storage.chain_files import STATEMENT, ChainHead, KeptChain
 from cordwood.storage.chain_growing import GrowingChain
 from cordwood.storage.chain_lineage import Statement
 from cordwood.storage.checkpoints import kept_checkpoints
+from cordwood.storage.compactor import CompactionReport, compact_partition
 from cordwood.storage.files import File, Files, Mode, join, read_file
-from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.verify import verify_directory
 
 PARTITION = partition_path("orders", 0)
 CHAIN = join(PARTITION, "chain")
@@ -44,6 +44,15 @@ CHAIN = join(PARTITION, "chain")
 def follow(log: cordwood.Log, topic: str = "orders") -> int:
     directory = log._writable()
     return directory.chains.commit(directory.partition(topic, 0))
+
+
+def compacted_unsaid(log: cordwood.Log) -> CompactionReport | None:
+    """Compact as whoever knows of no chain does."""
+    directory = log._writable()
+    partition = directory.partition("orders", 0)
+    return compact_partition(
+        directory.surroundings, partition, map_bytes=1 << 16, secret=bytes(16), force=True
+    )
 
 
 def filled(files: Files, count: int, start: int = 0) -> None:
@@ -176,7 +185,7 @@ def test_frames_that_compaction_was_faster_with_are_a_gap_and_those_with_leaves_
             topic.append(b"value %d" % number, key=b"same")
         log._writable().partition("orders", 0).roll()
         before = leaves_of(files)
-        assert log.maintain(force=True).compacted
+        assert compacted_unsaid(log)
         topic.append(b"last", key=b"same")
         added = follow(log)
     assert leaves_of(files)[:10] == before
@@ -325,11 +334,11 @@ def test_after_any_history_every_frame_is_found_at_its_leaf() -> None:
                 elif act == "follow":
                     follow(log)
             follow(log)
+            report = verify_directory(files, DATA)
+            assert not report.corrupt, f"seed {seed}: {report.findings}"
             with chain_of(files) as chain:
-                found = compare_frames(partition, partition.state, chain)
-                assert (found.different, found.missing, found.without_leaf) == ([], None, 0), f"seed {seed}"
                 assert chain.head.next_offset == partition.high_watermark
-                equal += found.equal
+                equal += report.frames_compared
                 statements += len(chain.statements())
         check_sound(files)
     print(f"{equal} frames equal their leaves, {statements} statements among them")
@@ -490,7 +499,8 @@ def test_whatever_call_fails_the_chain_is_whole_on_the_healed_disk() -> None:
 def test_following_beside_appends_truncation_and_compaction_leaves_no_frame_out() -> None:
     files = MemoryFiles()
     with open_log(files) as log:
-        topic = log.topic("orders", config={**SMALL, "cleanup.policy": "compact"})
+        settings = {**SMALL, "cleanup.policy": "compact", "cordwood.chain": "true"}
+        topic = log.topic("orders", config=settings)
         topic.append(b"first", key=b"first")
         done, failures = Event(), []
 
@@ -506,20 +516,17 @@ def test_following_beside_appends_truncation_and_compaction_leaves_no_frame_out(
         for number in range(400):
             placed = topic.append(b"value %d" % number, key=b"%d" % (number % 7))
             if number % 50 == 20:
-                topic.truncate(0, placed.offset - 3)
+                topic.truncate(0, placed.offset - 3, force=True)
             if number % 90 == 40:
                 log.maintain(force=True)
         done.set()
         thread.join()
         assert not failures
         follow(log)
-        with chain_of(files) as chain:
-            found = compare_frames(
-                log._readable("orders", 0), log._writable().partition("orders", 0).state, chain
-            )
-    print(found)
-    assert (found.different, found.missing) == ([], None)
-    assert found.equal > 0
+        report = verify_directory(files, DATA)
+    print(report)
+    assert not report.corrupt
+    assert report.frames_compared > 0
     check_sound(files)
 
 
@@ -550,8 +557,8 @@ def test_a_compaction_in_the_middle_of_a_read_gives_no_leaf_to_what_it_wrote() -
     files = InterruptedFiles(inner, f"{0:020d}.log")
     with open_log(cast(Files, files)) as log:
         log._writable().partition("orders", 0)
-        compacted: list[MaintenanceReport] = []
-        files.then = lambda: compacted.append(log.maintain(force=True))
+        compacted: list[CompactionReport | None] = []
+        files.then = lambda: compacted.append(compacted_unsaid(log))
         follow(log)
         assert compacted
     with chain_of(inner) as chain:
@@ -652,6 +659,22 @@ def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
         assert log.maintain(force=True).compacted
         assert partition.state.sealed[0].generation == 1
     check_sound(files)
+
+
+def test_a_chain_that_was_switched_off_still_tells_what_upkeep_does() -> None:
+    files = MemoryFiles()
+    with open_log(files) as log:
+        compacted_log(log)
+        log.alter_topic("orders", config={**COMPACTED, "cordwood.chain": "false"})
+        topic = log.topic("orders")
+        topic.append(b"more", key=b"same")
+        topic.append(b"more", key=b"same")
+        topic.roll()
+        assert log.maintain(force=True).compacted
+    report = verify_directory(files, DATA)
+    assert report.sound, report.findings
+    with chain_of(files) as chain:
+        assert chain.head.next_offset == 20
 
 
 def test_retention_says_what_goes_and_why_before_it_goes() -> None:

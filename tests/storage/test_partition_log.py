@@ -174,9 +174,7 @@ def read_all(log: PartitionLog, start: int | None = None, max_bytes: int = 1 << 
         fetched = log.read(offset, max_bytes)
         assert fetched.next_offset > offset
         for run in fetched.runs:
-            for position in run.positions():
-                found = run.format.decode(run.buffer, position)
-                records += [record for record in found if record.offset >= offset]
+            records += [record for record in run.records() if record.offset >= offset]
         offset = fetched.next_offset
     return records
 
@@ -665,9 +663,8 @@ def test_a_reader_overtaken_by_a_change_gets_data_or_a_clear_error(
             while offset < 8:
                 fetched = log.read(offset, 1)
                 for run in fetched.runs:
-                    for position in run.positions():
-                        for record in run.format.decode(run.buffer, position):
-                            assert written[record.offset] == record.value
+                    for record in run.records():
+                        assert written[record.offset] == record.value
                 if fetched.next_offset == offset:
                     break
                 offset = fetched.next_offset

@@ -63,8 +63,7 @@ def values_of(data: DataDirectory, topic: str, partition: int = 0) -> list[bytes
     while offset < log.high_watermark:
         fetched = log.read(offset, 1 << 20)
         for run in fetched.runs:
-            for position in run.positions():
-                found += [record.value or b"" for record in run.format.decode(run.buffer, position)]
+            found += [record.value or b"" for record in run.records()]
         offset = fetched.next_offset
     return found
 

@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from support.commands import environment
 
-PORT = "9092"
+#: Ports that pages name; each is another one while a page is run.
+PORTS = ("9092", "9100")
 #: A Spark job on a busy machine.
 SECONDS_MAX = 240
 
@@ -36,8 +38,10 @@ class Shell:
     """Runs the commands of a page in one directory; what ends in ``&`` runs on until ``kill %1``."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = str(free.getsockname()[1])
+        with ExitStack() as free:
+            sockets = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
+            found = [str(one.getsockname()[1]) for one in sockets]
+        self._ports = dict(zip(PORTS, found, strict=True))
         self._directory = directory
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         self._environment = environment({"PATH": path, "LC_ALL": "C.UTF-8"})
@@ -45,11 +49,21 @@ class Shell:
 
     def write(self, name: str, text: str) -> None:
         """Put a program where the commands run."""
-        (self._directory / name).write_text(text.replace(PORT, self.port))
+        (self._directory / name).write_text(self._inward(text))
+
+    def _inward(self, text: str) -> str:
+        for named, port in self._ports.items():
+            text = text.replace(named, port)
+        return text
+
+    def _outward(self, text: str) -> str:
+        for named, port in self._ports.items():
+            text = text.replace(port, named)
+        return text
 
     def run(self, command: str) -> str:
         """Return what a command prints, on both streams."""
-        command = command.replace(PORT, self.port)
+        command = self._inward(command)
         if command == "kill %1":
             self.close()
             return ""
@@ -59,7 +73,7 @@ class Shell:
                 arguments, cwd=self._directory, env=self._environment, stdout=subprocess.PIPE, text=True
             )
             assert self._server.stdout is not None
-            return self._server.stdout.readline().replace(self.port, PORT)
+            return self._outward(self._server.stdout.readline())
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self._directory,
@@ -69,7 +83,7 @@ class Shell:
             text=True,
             timeout=SECONDS_MAX,
         )
-        return done.stdout.replace(self.port, PORT)
+        return self._outward(done.stdout)
 
     def close(self) -> None:
         """End the server, if it runs."""

@@ -100,8 +100,7 @@ def records_of(log: PartitionLog | ReadOnlyPartition | UnusedPartition) -> list[
     while offset < log.high_watermark:
         fetched = log.read(offset, 1 << 20)
         for run in fetched.runs:
-            for position in run.positions():
-                found += run.format.decode(run.buffer, position)
+            found += run.records()
         offset = fetched.next_offset
     return found
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cordwood.errors import CordwoodError, OffsetOutOfRange
+from cordwood.formats import batch
 from cordwood.storage.view import Fetched
+from cordwood.telemetry import FETCH_READ, Tracer, no_tracing
 
 
 class Wanted(NamedTuple):
@@ -36,7 +39,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What came of one wish: frames as they stand in the file, or why there are none."""
+    """What came of one wish: batches, as they stand in the file if it has batches, or why there are none."""
 
     frames: tuple[memoryview, ...] = ()
     high_watermark: int = -1
@@ -57,7 +60,11 @@ class Haul(NamedTuple):
     failed: bool
 
 
-def read_all(find: Callable[[str, int], Readable], wishes: Sequence[Wanted], max_bytes: int) -> Haul:
+Find = Callable[[str, int], Readable]
+"""From a topic and the number of a partition to what can be read of it."""
+
+
+def read_all(find: Find, wishes: Sequence[Wanted], max_bytes: int, tracer: Tracer = no_tracing) -> Haul:
     """Read what is wanted, in order, up to *max_bytes* altogether.
 
     The first frame there is comes whole, however large: a consumer would otherwise never get past it. One
@@ -67,7 +74,11 @@ def read_all(find: Callable[[str, int], Readable], wishes: Sequence[Wanted], max
     left, failed = max_bytes, False
     size = 0
     for wanted in wishes:
-        got = _read(find, wanted, max(min(wanted.max_bytes, left), 0), whole_first=not size)
+        limit = max(min(wanted.max_bytes, left), 0)
+        if tracer is no_tracing:
+            got = _read(find, wanted, limit, whole_first=not size)
+        else:
+            got = _read_traced(tracer, find, wanted, limit, whole_first=not size)
         each.append(got)
         failed = failed or got.error is not None
         size += got.size
@@ -75,7 +86,21 @@ def read_all(find: Callable[[str, int], Readable], wishes: Sequence[Wanted], max
     return Haul(each, size, failed)
 
 
-def _read(find: Callable[[str, int], Readable], wanted: Wanted, max_bytes: int, *, whole_first: bool) -> Got:
+def _read_traced(tracer: Tracer, find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool) -> Got:
+    """Read in a span, which counts the records: that takes a look at each batch."""
+    got = Got()
+    # Raised so that the span ends as failed, and caught as it was.
+    with contextlib.suppress(CordwoodError), tracer.start(FETCH_READ) as span:
+        got = _read(find, wanted, max_bytes, whole_first=whole_first)
+        count = sum(header.record_count for frame in got.frames for header in batch.scan(frame).headers())
+        span.set(virtual_topic=f"{wanted.topic}-{wanted.partition}", fetch_offset=wanted.offset)
+        span.set(returned_count=count, high_watermark=got.high_watermark)
+        if got.error is not None:
+            raise got.error
+    return got
+
+
+def _read(find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool) -> Got:
     log: Readable | None = None
     try:
         log = find(wanted.topic, wanted.partition)
@@ -83,13 +108,13 @@ def _read(find: Callable[[str, int], Readable], wanted: Wanted, max_bytes: int, 
         if start <= wanted.offset <= end and (wanted.offset == end or (not max_bytes and not whole_first)):
             return Got((), end, start)
         fetched = log.read(wanted.offset, max_bytes)
+        frames = tuple(memoryview(batch) for run in fetched.runs for batch in run.batches())
     except OffsetOutOfRange as error:
         return Got((), error.end, error.start, error)
     except CordwoodError as error:
         if log is None:
             return Got(error=error)
         return Got((), log.high_watermark, log.log_start_offset, error)
-    frames = tuple(run.data for run in fetched.runs)
     if frames and not whole_first and len(frames[0]) > max_bytes:
         frames = ()
     return Got(frames, fetched.high_watermark, fetched.log_start_offset)

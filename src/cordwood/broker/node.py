@@ -15,12 +15,12 @@ from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
 from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import FORMATS, DataDirectory
+from cordwood.storage.data_directory import DataDirectory
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import Pace
 from cordwood.storage.verify import Progress, VerifyReport
-from cordwood.telemetry import Telemetry
+from cordwood.telemetry import PRODUCE_STORE, Telemetry, Tracer, no_tracing
 
 #: How much is read at a time of a topic that is read whole.
 ROWS_BYTES = 1 << 20
@@ -37,11 +37,20 @@ class Placed(NamedTuple):
     append_timestamp: int
 
 
+class Standing(NamedTuple):
+    """Where a partition stands, and the bytes of its segments."""
+
+    log_start_offset: int
+    high_watermark: int
+    size: int
+
+
 class Node:
     """A broker's state. Everything here may block on the disk; call it from any thread."""
 
-    def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
+    def __init__(self, directory: DataDirectory, config: BrokerConfig, tracer: Tracer = no_tracing) -> None:
         self.config = config
+        self._tracer = tracer
         self.topics = Topics(directory, config)
         self.sink = Sink(directory)
         self._directory = directory
@@ -69,12 +78,22 @@ class Node:
             OutOfSequence, ProducerFenced: If it is not its producer's turn.
             StorageError: If it could not be written.
         """
+        if self._tracer is no_tracing:
+            return self._append(topic, partition, batch, topic_id)
+        with self._tracer.start(PRODUCE_STORE) as span:
+            span.set(virtual_topic=f"{topic}-{partition}")
+            placed = self._append(topic, partition, batch, topic_id)
+            count = placed.next_offset - placed.base_offset
+            span.set(record_count=count, base_offset=placed.base_offset)
+        return placed
+
+    def _append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None) -> Placed:
         log = self._directory.partition(topic, partition)
         if topic_id is not None and log.state.topic_id != topic_id:
             # Deleted, and another of its name created, since the client's request was looked at.
             raise UnknownTopic(f"topic {topic} is another one now")
         config = log.config
-        frame = FORMATS[config.format].receive(
+        frame = log.format.receive(
             batch, size_max=config.max_message_bytes, keyed=config.cleanup_policy != "delete"
         )
         base_offset, next_offset, append_timestamp = log.append_received(frame)
@@ -82,7 +101,7 @@ class Node:
 
     def read(self, wishes: Sequence[Wanted], max_bytes: int) -> Haul:
         """Read from many partitions within one limit; see `fetching.read_all`."""
-        return read_all(self._directory.readable, wishes, max_bytes)
+        return read_all(self._directory.readable, wishes, max_bytes, self._tracer)
 
     def peek(self, wishes: Sequence[Wanted]) -> Haul | None:
         """Return a haul of nothing if nothing is there to read, without touching the disk; else None."""
@@ -131,6 +150,16 @@ class Node:
         end = epochs[at + 1].start_offset if at + 1 < len(epochs) else log.high_watermark
         return epochs[at].epoch, end
 
+    def standing(self, topic: str, partition: int) -> Standing:
+        """Return where a partition stands.
+
+        Raises:
+            UnknownTopic: If there is no such topic or partition.
+            StorageError: If it cannot be opened.
+        """
+        log = self._directory.readable(topic, partition)
+        return Standing(log.log_start_offset, log.high_watermark, log.size())
+
     def sizes(self, topics: Sequence[TopicEntry]) -> dict[tuple[str, int], int]:
         """Return the bytes of each partition of *topics*; one that cannot be read is left out."""
         found = {}
@@ -175,9 +204,8 @@ class Node:
             while offset < end:
                 fetched = log.read(offset, ROWS_BYTES)
                 for run in fetched.runs:
-                    for position in run.positions():
-                        for record in run.format.decode(run.buffer, position):
-                            yield record.key, record.value
+                    for record in run.records():
+                        yield record.key, record.value
                 offset = fetched.next_offset
 
     def topic_names(self) -> list[str]:

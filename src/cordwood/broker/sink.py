@@ -162,13 +162,12 @@ class Sink:
         while offset < end:
             fetched = log.read(offset, _READ_BYTES)
             for run in fetched.runs:
-                for position in run.positions():
-                    for record in run.format.decode(run.buffer, position):
-                        if staged.start <= record.offset < staged.end:
-                            try:
-                                key = _KEY.decode(record.key or b"")
-                            except (msgspec.MsgspecError, UnicodeDecodeError):
-                                raise RecordRefused(f"{topic}: a record that is no frame") from None
-                            if key.task == staged.task:
-                                yield key, bytearray(record.value or b"")
+                for record in run.records():
+                    if staged.start <= record.offset < staged.end:
+                        try:
+                            key = _KEY.decode(record.key or b"")
+                        except (msgspec.MsgspecError, UnicodeDecodeError):
+                            raise RecordRefused(f"{topic}: a record that is no frame") from None
+                        if key.task == staged.task:
+                            yield key, bytearray(record.value or b"")
             offset = fetched.next_offset

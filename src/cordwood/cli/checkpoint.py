@@ -27,11 +27,7 @@ from cordwood.errors import CordwoodError, DirectoryLocked, UnknownTopic
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
 from cordwood.storage.chain import kept_chain
-from cordwood.storage.chain_compare import Comparison, compare_frames
-from cordwood.storage.chain_files import KeptChain
 from cordwood.storage.checkpoints import (
-    difference_in_chain,
-    difference_to,
     kept_checkpoints,
     read_note,
     sign_checkpoint,
@@ -39,9 +35,9 @@ from cordwood.storage.checkpoints import (
     verifier_key,
 )
 from cordwood.storage.data_directory import partition_directory
-from cordwood.storage.partition_state import read_state
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory
+from cordwood.storage.verify import GivenCheckpoint, statements_of, verify_directory
 
 _POST_SECONDS = 10
 
@@ -109,7 +105,8 @@ def _signed(directory: ReadOnlyDirectory, topic: str | None) -> Iterator[tuple[s
                     continue
                 # Made here, when there is something to sign for.
                 key = key or signing_key(files, directory.path, broker, process.new_seed)
-                note = sign_checkpoint(files, directory.path, broker, name, partition, chain, key)
+                known = (files, directory.path, broker, name, partition, chain, key)
+                note = sign_checkpoint(*known, directory.config_of(directory.topics[name].config).format)
                 yield f"{name}-{partition}-{chain.head.size}.note", note
 
 
@@ -215,21 +212,33 @@ def verify(file: str, key: VerifierKey, data: str | None) -> None:
     Example: cordwood checkpoint verify --key orders.pub orders.note
     """
     with refuting():
-        said = open_checkpoint(read_text(file), key)
+        note = read_text(file)
+        said = open_checkpoint(note, key)
+    files = PosixFiles()
     with opened_to_read(data) as directory:
         topic, partition = _place_of(said, directory)
-        files, place = PosixFiles(), partition_directory(directory.path, topic, partition)
-        with kept_chain(files, place) as chain:
-            where = f"partition {partition} of topic {topic}"
-            if chain is None:
-                raise refuted(f"{where} has no chain, and the checkpoint is of one")
-            difference = difference_to(chain, said) or difference_in_chain(chain, said)
-            if difference is not None:
-                raise refuted(f"{where} is not what the checkpoint signs for: {difference}")
-            log = directory.readable(topic, partition)
-            found = compare_frames(log, read_state(files, place), chain)
-            _refute_differences(found, chain, where)
-            _print_holding(said, chain, found)
+        place = partition_directory(directory.path, topic, partition)
+        report = verify_directory(
+            files,
+            directory.path,
+            topic,
+            checkpoints=[GivenCheckpoint(file, note, key)],
+            partition=partition,
+        )
+    for finding in report.findings:
+        if finding.severity == "corruption":
+            what = str(finding).removeprefix("corruption: ")
+            raise refuted(f"partition {partition} of topic {topic} does not hold: {what}")
+    as_said = "as first appended, or as compaction left them" if report.compacted else "as first appended"
+    click.echo(
+        f"{said.origin}: holds: {said.size:,} of {report.leaves:,} leaves, up to offset {said.next_offset}; "
+        f"{counted(report.frames_compared, 'frame')} {as_said}"
+    )
+    for each in statements_of(files, place):
+        what = f"{each.kind}, {each.reason}" if each.reason else each.kind
+        click.echo(
+            f"leaf {each.leaf}: {what}: offsets {each.start} up to {each.end}, epoch {each.leader_epoch}"
+        )
 
 
 def _place_of(said: Checkpoint, directory: ReadOnlyDirectory) -> tuple[str, int]:
@@ -239,33 +248,3 @@ def _place_of(said: Checkpoint, directory: ReadOnlyDirectory) -> tuple[str, int]
             if origin_of(directory.identity.uuid, topic, partition) == said.origin:
                 return topic, partition
     raise refuted(f"the checkpoint is of {said.origin}, which is not in {directory.path}")
-
-
-def _refute_differences(found: Comparison, chain: KeptChain, where: str) -> None:
-    if found.different:
-        raise refuted(
-            f"{where}: {counted(len(found.different), 'frame')} not as first appended, "
-            f"the first at offset {found.different[0]}"
-        )
-    if found.missing is not None:
-        raise refuted(
-            f"{where}: its leaves go up to offset {chain.head.next_offset}, "
-            f"but the log ends at {found.missing}, and nobody truncated it"
-        )
-
-
-def _print_holding(said: Checkpoint, chain: KeptChain, found: Comparison) -> None:
-    more = ""
-    if found.rewritten:
-        more += f", {counted(found.rewritten, 'frame')} compacted since"
-    if found.without_leaf:
-        more += f", {counted(found.without_leaf, 'frame')} without a leaf"
-    click.echo(
-        f"{said.origin}: holds: {said.size:,} of {chain.head.size:,} leaves, "
-        f"up to offset {said.next_offset}; {counted(found.equal, 'frame')} as first appended{more}"
-    )
-    for each in chain.statements():
-        what = f"{each.kind}, {each.reason}" if each.reason else each.kind
-        click.echo(
-            f"leaf {each.leaf}: {what}: offsets {each.start} up to {each.end}, epoch {each.leader_epoch}"
-        )

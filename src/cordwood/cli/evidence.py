@@ -48,12 +48,17 @@ def key_option(command: Function) -> Function:
         "--key",
         metavar="PUB",
         required=True,
-        callback=_parsed_key,
+        callback=lambda context, parameter, text: parse_key(text),
         help="The verifier key, or a file that has it; cordwood checkpoint show prints it.",
     )(command)
 
 
-def _parsed_key(context: click.Context, parameter: click.Parameter, text: str) -> VerifierKey:
+def parse_key(text: str) -> VerifierKey:
+    """Return the key that *text* is, or the file of that name has.
+
+    Raises:
+        click.BadParameter: If that is none.
+    """
     if os.path.isfile(text):
         with open(text, encoding="utf-8", errors="replace") as file:
             text = file.read(4096)

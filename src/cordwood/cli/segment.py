@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import struct
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import click
 
@@ -13,19 +15,42 @@ from cordwood.cli.rendering import record_fields
 from cordwood.errors import CordwoodError, FrameError, StorageError
 from cordwood.formats.compression import Compression
 from cordwood.formats.native import BatchFormat
-from cordwood.storage.files import parent
+from cordwood.formats.record_per_frame import RecordPerFrame
+from cordwood.formats.registry import FORMATS
+from cordwood.records import Record
+from cordwood.storage.files import File, parent
 from cordwood.storage.mark import read_marks
 from cordwood.storage.partition_state import mark_path, read_state
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.recovery import newest_mark, synced_bound
 from cordwood.storage.segment import segment_path
-from cordwood.storage.verify.frame import Frame, Windows, check_crc, check_header, check_records, frame_at
+from cordwood.storage.verify.beside import (
+    BareRustlogRecords,
+    LaminarmqRecords,
+    RustlogRecords,
+    open_entries,
+)
+from cordwood.storage.verify.frame import BatchFrames, Frame, Windows
+from cordwood.storage.verify.reader import FrameReader
+from cordwood.storage.verify.records import NULL, FramedRecords, KimberliteRecords, RecordFrame
 from cordwood.storage.verify.report import Tally
 
+
+class _Layout(NamedTuple):
+    """How entries are laid out, what they say, and how many bytes come before the first one."""
+
+    entry: struct.Struct
+    fields: tuple[str, ...]
+    start: int = 0
+
+
 _INDEXES = {
-    ".idx": (struct.Struct(">QQ"), "offset", "position"),
-    ".timeidx": (struct.Struct(">qQ"), "timestamp", "offset"),
+    ".idx": _Layout(struct.Struct(">QQ"), ("offset", "position")),
+    ".timeidx": _Layout(struct.Struct(">qQ"), ("timestamp", "offset")),
+    ".sum": _Layout(struct.Struct(">QII"), ("position", "length", "crc32c")),
+    ".index": _Layout(struct.Struct("<QII"), ("crc32", "length", "position"), 16),
 }
+_DERIVED = (".idx", ".timeidx")
 #: A table is laid out for so many frames at a time.
 _TABLE_ROWS = 1000
 _HEADINGS = (
@@ -39,6 +64,7 @@ _HEADINGS = (
     "epoch",
     "producer",
 )
+_RECORD_HEADINGS = ("position", "size", "offset", "timestamp", "key bytes", "value bytes", "compression")
 
 
 @click.group()
@@ -51,72 +77,141 @@ def segment() -> None:
 
 @segment.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(tuple(FORMATS)),
+    help="What the file holds, where no partition.json beside it says so. Default: batch.",
+)
 @click.option("--records", is_flag=True, help="Also the records of each frame, as JSON.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for each frame, or each entry of an index."
 )
-def dump(file: str, records: bool, as_json: bool) -> None:
-    """Print the frames of a .log file, or the entries of an .idx or .timeidx file, and check each.
+def dump(file: str, format_name: str | None, records: bool, as_json: bool) -> None:
+    """Print the frames of a .log file, or the entries of an index or a file of checksums, and check each.
 
-    Any file of Kafka's record batches will do, also what is in quarantine/. Bytes past the
-    mark of the partition are not judged.
+    Any file of Kafka's record batches will do, and of another record format with --format; also what is in
+    quarantine/. Bytes past the mark of the partition are not judged.
 
     Exit status: 4 if a frame is not what was written.
 
     Example: cordwood segment dump --records 00000000000000000000.log
     """
-    for suffix, (entry, *fields) in _INDEXES.items():
+    for suffix, layout in _INDEXES.items():
         if file.endswith(suffix):
-            _dump_index(file, entry, fields, as_json)
+            _dump_index(file, layout, as_json)
             return
+    name = format_name or _format_of(file) or "batch"
+    headings = _HEADINGS if name == "batch" else _RECORD_HEADINGS
     rows: list[tuple[object, ...]] = []
     try:
-        for frame, decoded in _frames(file, records):
+        for frame, decoded in _frames(file, name, records):
             if as_json:
                 print_json({**_fields(frame), **({"content": decoded} if records else {})})
                 continue
             rows.append(_row(frame))
             if len(rows) == _TABLE_ROWS or records:
-                print_table(_HEADINGS, rows)
+                print_table(headings, rows)
                 rows = []
             for record in decoded:
                 print_json(record)
     finally:
         # The sound ones first, and then what is wrong.
         if rows:
-            print_table(_HEADINGS, rows)
+            print_table(headings, rows)
 
 
-def _frames(file: str, with_records: bool) -> Iterator[tuple[Frame, list[dict[str, object]]]]:
+def _format_of(file: str) -> str | None:
+    """Return the format that the partition of *file* has, None if it is in none."""
+    try:
+        return read_state(PosixFiles(), parent(parent(file))).record_format
+    except (StorageError, OSError):
+        return None
+
+
+def _frames(
+    file: str, name: str, with_records: bool
+) -> Iterator[tuple[Frame | RecordFrame, list[dict[str, object]]]]:
     """Yield the frames of a file, and their records if they are wanted.
 
     Raises:
         FrameError: Where one is not what was written, unless it lies past the mark.
+        CordwoodError: If they cannot be found without another file, which is not there.
     """
     opened = PosixFiles().open(file, "read")
-    with contextlib.closing(opened):
+    with contextlib.closing(opened), contextlib.closing(_reader(opened, name)) as reader:
         position, stop, number = 0, opened.size(), 0
         windows = Windows(opened, stop, Tally(), hashed=False)
         while position < stop:
             try:
-                frame = frame_at(windows, position, stop)
-                check_crc(windows, frame)
-                check_header(frame)
-                check_records(windows, frame)
+                frame = reader.at(windows, position, stop)
+                reader.check(windows, frame)
+                reader.check_follows(frame)
+                reader.count(windows, frame)
             except FrameError as error:
                 _judge(file, error, position, number)
                 return
-            yield frame, _decoded(windows, frame) if with_records else []
+            yield frame, _decoded(windows, frame, name) if with_records else []
             position, number = frame.end, number + 1
 
 
-def _decoded(windows: Windows, frame: Frame) -> list[dict[str, object]]:
+class _AnyEpoch(BatchFrames):
+    """Reads batches of which nobody knows the leader epochs."""
+
+    def check_follows(self, frame: Frame) -> None:
+        """Do nothing."""
+
+
+def _reader(file: File, name: str) -> FrameReader[Any]:
+    """Return what reads the frames of a file, with what stands beside it where that is needed.
+
+    Raises:
+        FrameError: If what stands beside it is another's.
+        CordwoodError: If it is needed and not there.
+    """
+    if name == "batch":
+        return _AnyEpoch(())
+    if name == "frame":
+        return FramedRecords()
+    if name == "kimberlite":
+        return KimberliteRecords()
+    files, dense_index = PosixFiles(), name == "laminarmq"
+    stem, _, changing = file.path.rpartition(".log") if ".log" in file.path else file.path.rpartition(".")
+    path = f"{stem}.{'index' if dense_index else 'sum'}{changing if changing in ('.cut', '.swap') else ''}"
+    if not files.exists(path):
+        if not dense_index:
+            return BareRustlogRecords()
+        raise CordwoodError(
+            f"{file.path}: only {path} says where its records begin and end; put it beside it"
+        )
+    base = _base_in(path) if dense_index else _base_of(file)
+    entries = open_entries(files, path, base, dense_index=dense_index, gaps=True, sealed=False)
+    return LaminarmqRecords(entries) if dense_index else RustlogRecords(entries)
+
+
+def _base_in(path: str) -> int:
+    """Return the first offset as laminarmq's index says it."""
+    with contextlib.closing(PosixFiles().open(path, "read")) as index:
+        return int.from_bytes(index.read_at(0, 8), "little")
+
+
+def _base_of(file: File) -> int:
+    """Return the first offset of a RustLog file: that of its name, else that of its first record."""
+    name = re.search(r"(?:^|/)(\d{20})\.[^/]*$", file.path)
+    return int(name[1]) if name else int.from_bytes(file.read_at(4, 8), "big")
+
+
+def _decoded(windows: Windows, frame: Frame | RecordFrame, name: str) -> list[dict[str, object]]:
     index = windows.load(frame.position, frame.size)
     data = windows.data[index : index + frame.size]
-    return [
-        {"offset": record.offset, "ts": record.timestamp, **record_fields(record)}
-        for record in BatchFormat().decode(data, 0)
-    ]
+    format_ = FORMATS[name]
+    if isinstance(frame, RecordFrame):
+        assert isinstance(format_, RecordPerFrame)
+        content = format_.decode_frame(data, 0, frame.size)
+        records = [Record(frame.base_offset, frame.timestamp, *content)]
+    else:
+        records = BatchFormat().decode(data, 0)
+    return [{"offset": record.offset, "ts": record.timestamp, **record_fields(record)} for record in records]
 
 
 def _judge(file: str, error: FrameError, position: int, frames: int) -> None:
@@ -145,7 +240,9 @@ def _synced(file: str) -> int | None:
     return bound.position if file.endswith(segment_path("", bound.base, "log").lstrip("/")) else None
 
 
-def _fields(frame: Frame) -> dict[str, object]:
+def _fields(frame: Frame | RecordFrame) -> dict[str, object]:
+    if isinstance(frame, RecordFrame):
+        return _record_fields(frame)
     return {
         "position": frame.position,
         "size": frame.size,
@@ -164,7 +261,29 @@ def _fields(frame: Frame) -> dict[str, object]:
     }
 
 
-def _row(frame: Frame) -> tuple[object, ...]:
+def _record_fields(frame: RecordFrame) -> dict[str, object]:
+    fields = {
+        "position": frame.position,
+        "size": frame.size,
+        "offset": frame.base_offset,
+        "timestamp": frame.timestamp,
+        "key_bytes": _size(frame.key_bytes),
+        "value_bytes": _size(frame.value_bytes),
+        "compression": _compression(frame),
+        "checksum": None if frame.checksum == NULL else f"{frame.checksum:08x}",
+    }
+    return {**fields, **({"previous_hash": frame.before.hex()} if frame.before else {})}
+
+
+def _size(size: int) -> int | None:
+    return None if size == NULL else size
+
+
+def _row(frame: Frame | RecordFrame) -> tuple[object, ...]:
+    if isinstance(frame, RecordFrame):
+        sizes = _size(frame.key_bytes), _size(frame.value_bytes)
+        timestamp = str(frame.timestamp)
+        return frame.position, frame.size, frame.base_offset, timestamp, *sizes, _compression(frame)
     made_by = f"{frame.producer_id}/{frame.producer_epoch}" if frame.producer_id >= 0 else None
     return (
         frame.position,
@@ -180,14 +299,17 @@ def _row(frame: Frame) -> tuple[object, ...]:
     )
 
 
-def _compression(frame: Frame) -> str:
+def _compression(frame: Frame | RecordFrame) -> str:
+    if isinstance(frame, RecordFrame):
+        return "zstd" if frame.compressed else "none"
     return Compression(frame.attributes & 0x07).name.lower()
 
 
-def _dump_index(file: str, entry: struct.Struct, fields: list[str], as_json: bool) -> None:
+def _dump_index(file: str, layout: _Layout, as_json: bool) -> None:
+    entry, fields, start = layout
     opened = PosixFiles().open(file, "read")
     with contextlib.closing(opened):
-        data = opened.read_at(0, opened.size())
+        data = opened.read_at(start, max(opened.size() - start, 0))
     whole = len(data) // entry.size * entry.size
     rows = [[str(value) for value in row] for row in entry.iter_unpack(data[:whole])]
     if as_json:
@@ -196,6 +318,9 @@ def _dump_index(file: str, entry: struct.Struct, fields: list[str], as_json: boo
     else:
         print_table(fields, rows)
     if whole < len(data):
+        then = (
+            "it is rebuilt" if file.endswith(_DERIVED) else "it is cut if its record was never acknowledged"
+        )
         raise CordwoodError(
-            f"{file} at byte {whole}: an entry is cut off; it is rebuilt when the log is opened"
+            f"{file} at byte {start + whole}: an entry is cut off; {then} when the log is opened"
         )

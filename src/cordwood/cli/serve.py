@@ -19,6 +19,11 @@ from cordwood.server.running import run_server
     "--listen", metavar="HOST:PORT", help="Where clients connect; port 0 picks one [localhost:9092]."
 )
 @click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    help="Where /metrics, /healthz and /readyz are; port 0 picks one [nowhere].",
+)
+@click.option(
     "--config",
     "config_file",
     metavar="FILE",
@@ -28,7 +33,12 @@ from cordwood.server.running import run_server
 @click.option("-X", "settings", metavar="KEY=VALUE", multiple=True, help="One setting; wins over the file.")
 @click.option("--verbose", is_flag=True, help="Say why connections are closed.")
 def serve(
-    data: str | None, listen: str | None, config_file: Path | None, settings: tuple[str, ...], verbose: bool
+    data: str | None,
+    listen: str | None,
+    metrics: str | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    verbose: bool,
 ) -> None:
     """Serve a data directory to Kafka clients, until SIGTERM or Ctrl-C.
 
@@ -43,13 +53,21 @@ def serve(
         overrides["log.dirs"] = data
     if listen is not None:
         overrides["listeners"] = listen
+    if metrics is not None:
+        overrides["cordwood.metrics.listen"] = metrics
     config, warnings = load_broker_config(properties, overrides)
     for warning in warnings:
         click.echo(f"cordwood: {warning}", err=True)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
     )
-    run_server(config, lambda address: click.echo(f"cordwood: ready on {address}"))
+    run_server(config, _say_ready)
+
+
+def _say_ready(address: str, metrics_url: str | None) -> None:
+    click.echo(f"cordwood: ready on {address}")
+    if metrics_url is not None:
+        click.echo(f"cordwood: metrics at {metrics_url}")
 
 
 def _read(path: Path) -> str:

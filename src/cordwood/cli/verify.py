@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import click
 import msgspec
 
 from cordwood.cli import ExitCode
+from cordwood.cli.evidence import parse_key, read_text, refuting
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.cli.place import data_path, log_bytes
 from cordwood.errors import CordwoodError, DirectoryRefused
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import Finding, Progress, VerifyReport, verify_directory
+from cordwood.storage.verify import Finding, GivenCheckpoint, Progress, VerifyReport, verify_directory
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _VERDICTS = {
     ExitCode.OK: "sound",
@@ -23,33 +27,81 @@ _VERDICTS = {
 }
 
 
+def checkpoint_options(command: Function) -> Function:
+    """Add ``--checkpoint`` and ``--key``, handed to the command as texts; see `given_checkpoints`."""
+    for option in (
+        click.option(
+            "--key",
+            "keys",
+            multiple=True,
+            metavar="PUB",
+            help="The verifier key of a checkpoint, or a file that has it; one for all, or one for each.",
+        ),
+        click.option(
+            "--checkpoint",
+            "checkpoints",
+            multiple=True,
+            metavar="FILE",
+            type=click.Path(exists=True, dir_okay=False),
+            help="Hold this checkpoint, which was kept elsewhere, against the log. Any number of them.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("--data", "data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data].")
 @click.option("-t", "--topic", metavar="TOPIC", help="Check the partitions of this topic only.")
+@checkpoint_options
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
-def verify(directory: str | None, data: str | None, topic: str | None, as_json: bool) -> None:
-    """Check every byte of a data directory: checksums, order, sizes, hashes, indexes, metadata.
+def verify(
+    directory: str | None,
+    data: str | None,
+    topic: str | None,
+    checkpoints: tuple[str, ...],
+    keys: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Check every byte of a data directory: checksums, order, sizes, hashes, indexes, metadata, chains.
 
     Changes nothing, takes no lock, and may run beside the writer: what is not marked as synced yet is
     counted and not judged.
 
+    Where a topic keeps a chain, each frame is compared with its leaf, and the chain with every checkpoint
+    that was signed of it: those in the directory, and those that you have kept elsewhere.
+
     Exit status: 0 sound, 3 only what can be repaired or skipped is wrong (an index, records that
     contradict their batch), 4 corruption.
 
-    Example: cordwood verify --data data -t orders
+    Example: cordwood verify --data data -t orders --checkpoint orders.note --key orders.pub
     """
     if directory is not None and data is not None:
         raise click.UsageError("give the data directory once: as DIR or with --data.")
-    path = data_path(directory or data)
+    path, given = data_path(directory or data), given_checkpoints(checkpoints, keys)
     try:
         with _progress(path, shown=not as_json) as progress:
-            report = verify_directory(PosixFiles(), path, topic, progress)
+            report = verify_directory(PosixFiles(), path, topic, progress, checkpoints=given)
     except DirectoryRefused as error:
         hint = "give one as DIR, with --data or in CORDWOOD_DATA_DIR."
         raise CordwoodError(f"{error}; {hint}") from error
     print_report(report, path, as_json=as_json)
     raise SystemExit(exit_code(report))
+
+
+def given_checkpoints(paths: Sequence[str], keys: Sequence[str]) -> list[GivenCheckpoint]:
+    """Return the checkpoints in files, each with its key: one for all of them, or one for each.
+
+    Raises:
+        click.UsageError: If that is not what is given.
+        click.ClickException: If a file is no note, or text no key.
+    """
+    if len(keys) != len(paths) and (len(keys) != 1 or not paths):
+        raise click.UsageError("give --key once for all --checkpoint, or once for each, in their order.")
+    parsed = [parse_key(text) for text in keys] * (len(paths) if len(keys) == 1 else 1)
+    with refuting():
+        return [GivenCheckpoint(path, read_text(path), key) for path, key in zip(paths, parsed, strict=True)]
 
 
 def exit_code(report: VerifyReport) -> ExitCode:
@@ -94,9 +146,20 @@ def print_report(report: VerifyReport, path: str, *, as_json: bool) -> None:
         for severity in ("corruption", "invalid", "index", "note")
         if report.count(severity)
     )
-    click.echo(
-        f"{path}: {_VERDICTS[exit_code(report)]}: {read}{unmarked}{counts and f'; findings: {counts}'}"
-    )
+    findings = f"; findings: {counts}" if counts else ""
+    verdict = _VERDICTS[exit_code(report)]
+    click.echo(f"{path}: {verdict}: {read}{unmarked}{_chain_counts(report)}{findings}")
+
+
+def _chain_counts(report: VerifyReport) -> str:
+    """Return what is said of chains, nothing where there is none."""
+    if not report.leaves and not report.checkpoints:
+        return ""
+    parts = [f"{report.frames_compared:,} frames compared with {report.leaves:,} leaves"]
+    parts += [f"{report.checkpoints:,} checkpoints"] if report.checkpoints else []
+    parts += [f"{report.removed:,} removals"] if report.removed else []
+    parts += [f"{report.compacted:,} compactions"] if report.compacted else []
+    return "; " + ", ".join(parts)
 
 
 def _print_findings(report: VerifyReport) -> None:

@@ -8,11 +8,13 @@ import msgspec
 from cordwood.cli.evidence import key_option, refuting
 from cordwood.cli.output import print_json
 from cordwood.cli.place import json_option
-from cordwood.errors import FrameError
-from cordwood.formats.native import BatchFormat
+from cordwood.errors import EvidenceRefused, FrameError
+from cordwood.formats.format import Format
+from cordwood.formats.record_per_frame import RecordPerFrame
+from cordwood.formats.registry import FORMATS
 from cordwood.integrity import proof
+from cordwood.integrity.checkpoint import Checkpoint
 from cordwood.integrity.note import VerifierKey
-from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.records import Record
 
 
@@ -32,7 +34,7 @@ def verify_proof(file: str, key: VerifierKey, as_json: bool) -> None:
     with refuting():
         found = proof.decode(document)
         checkpoint = proof.check(found, key, _offsets_of)
-        record = _record_at(found.frame, found.offset)
+        record = _record_at(found.frame, found.offset, checkpoint)
     facts = {
         "origin": checkpoint.origin,
         "offset": found.offset,
@@ -59,17 +61,42 @@ def _described(record: Record) -> str:
     return f"timestamp {record.timestamp}, key {size(record.key)}, value {size(record.value)}"
 
 
-def _offsets_of(frame: bytes) -> tuple[int, int]:
+def _offsets_of(frame: bytes, checkpoint: Checkpoint) -> tuple[int, int] | None:
     """Return the offsets that a frame says it has; it must be one whole, sound frame."""
-    table = BatchFormat().scan(frame, next_offset=0, dense=False, epochs=None, size_max=len(frame))
+    format_ = _format(checkpoint)
+    if isinstance(format_, RecordPerFrame):
+        size = len(frame)
+        try:
+            found = format_.find_frame(frame, 0, size=size, size_max=size, checked=False)
+        except FrameError as error:
+            raise EvidenceRefused(f"the frame in the proof is not one whole record: {error}") from error
+        if found.size != size:
+            raise EvidenceRefused("the frame in the proof is not one whole record")
+        return None if found.offset is None else (found.offset, found.offset + 1)
+    table = format_.scan(frame, next_offset=0, dense=False, epochs=None, size_max=len(frame))
     if len(table) != 1 or table.end != len(frame):
         raise EvidenceRefused("the frame in the proof is not one whole record batch")
     return table.base_offset(0), table.next_offset(0)
 
 
-def _record_at(frame: bytes, offset: int) -> Record | None:
+def _format(checkpoint: Checkpoint) -> Format:
+    """Return the format that frames are signed to have."""
+    format_ = FORMATS.get(checkpoint.record_format)
+    if format_ is None:
+        raise EvidenceRefused(f"the checkpoint is of frames of a format {checkpoint.record_format[:60]!r}")
+    number = checkpoint.origin.rpartition("/")[2]
+    return format_.for_partition(int(number)) if number.isdecimal() else format_
+
+
+def _record_at(frame: bytes, offset: int, checkpoint: Checkpoint) -> Record | None:
+    format_ = _format(checkpoint)
     try:
-        records = BatchFormat().decode(frame, 0)
+        if isinstance(format_, RecordPerFrame):
+            found = format_.find_frame(frame, 0, size=len(frame), size_max=len(frame), checked=True)
+            content = format_.decode_frame(frame, 0, len(frame))
+            return Record(offset, found.timestamp, content.key, content.value, content.headers)
+        table = format_.scan(frame, next_offset=0, dense=False, epochs=None, size_max=len(frame))
+        records = table.records(0)
     except (FrameError, msgspec.MsgspecError) as error:
         raise EvidenceRefused(f"the frame is in the log, but cannot be read: {error}") from error
     return next((record for record in records if record.offset == offset), None)

@@ -9,20 +9,33 @@ from cordwood import kernels
 from cordwood.errors import FrameError, FrameTooLarge, InvalidBatch, RecordRefused
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
-from cordwood.formats.format import Ending, ProducerStamp, ReceivedFrame, Row
+from cordwood.formats.format import (
+    NOTHING_BESIDE,
+    Beside,
+    Encoded,
+    Ending,
+    Holds,
+    ProducerStamp,
+    ReceivedFrame,
+    Row,
+)
+from cordwood.formats.sidecar import Sidecar
 from cordwood.formats.streamed import StreamedBatch
-from cordwood.kernels import HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
+from cordwood.kernels import HEADER_COLUMNS, HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
 from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
 from cordwood.kernels.reference import HEADER
 from cordwood.records import Header, Record
 
 _MAGIC_AT = 16
 _LAST_DELTA_AT = 23
+_ROW_SIZE = HEADER_COLUMNS * 8
 _ENDINGS = {Stop.END: Ending.END, Stop.SHORT: Ending.SHORT, Stop.ZEROS: Ending.ZEROS}
 
 
 class BatchTable:
     """Batches found by a scan; see `format.FrameTable`."""
+
+    left = b""
 
     def __init__(self, buffer: Buffer, start: int, found: Scan, sound: int) -> None:
         self._buffer = buffer
@@ -112,6 +125,41 @@ class BatchTable:
             position=header.position + 12, expected="that of its offset", found=found, what="leader epoch"
         )
 
+    def records(self, frame: int) -> list[Record]:
+        """Decode the records of a batch; a control batch has none for us."""
+        header = self._header(frame)
+        return [] if header.is_control else batch.decode_records(self._buffer, header)
+
+    def columns(self, first: int, stop: int, want: Want) -> ColumnBuffers:
+        """Decode the records of batches [first, stop) to columns."""
+        rows = memoryview(self._found.table).cast("B")[first * _ROW_SIZE : stop * _ROW_SIZE]
+        return batch.decode_columns(self._buffer, Scan(rows, self.end, Stop.END), want)
+
+    def batches(self, first: int, stop: int) -> tuple[memoryview]:
+        """Return batches as they stand in the buffer."""
+        end = self._positions[stop] if stop < self._sound else self.end
+        return (memoryview(self._buffer)[self._positions[first] : end],)
+
+    def keep_before(self, frame: int, end_offset: int) -> bytearray | None:
+        """Return a batch without the records at or above *end_offset*, encoded anew."""
+        header = self._header(frame)
+        columns = self.columns(frame, frame + 1, Want.ALL)
+        assert columns.offset is not None
+        kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
+        return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
+
+    def without(self, frame: int, dropped: Buffer, first: int) -> Buffer:
+        """Return a batch without some of its records; an empty one keeps offsets and producer."""
+        header = self._header(frame)
+        left = batch.without(self._buffer, header, dropped, first, _options_of(header))
+        if len(left) <= header.size:
+            return left
+        return memoryview(self._buffer)[header.position : header.end]
+
+    def _header(self, frame: int) -> BatchHeader:
+        values = memoryview(self._found.table).cast("B").cast("q")
+        return BatchHeader._make(values[frame * HEADER_COLUMNS : (frame + 1) * HEADER_COLUMNS])
+
 
 class BatchFormat:
     """Kafka's RecordBatch, version 2; see `format.Format`."""
@@ -119,6 +167,15 @@ class BatchFormat:
     name = "batch"
     header_size = LENGTH_OVERHEAD
     place_size = HEADER_SIZE
+    record_per_frame = False
+    holds = Holds(keys=True, headers=True, null_values=True, stamps=True)
+    sidecar: Sidecar | None = None
+    chained = False
+    store_bytes_max: int | None = None
+
+    def for_partition(self, partition: int) -> BatchFormat:
+        """Return itself: no batch says which partition it is in."""
+        return self
 
     def frame_size(self, header: Buffer) -> int | None:
         """Return the size that the length field tells."""
@@ -135,6 +192,7 @@ class BatchFormat:
         epochs: Sequence[tuple[int, int]] | None,
         size_max: int,
         checked_before: int = 0,
+        beside: Beside = NOTHING_BESIDE,
     ) -> BatchTable:
         """Find the whole, valid batches from *start* on."""
         within = (0, INT32_MAX) if epochs is None else (epochs[0][1], epochs[-1][1])
@@ -166,7 +224,8 @@ class BatchFormat:
         now_ms: int,
         log_append_time: bool,
         size_max: int,
-    ) -> tuple[bytearray, int, int]:
+        before: bytes = b"",
+    ) -> Encoded:
         """Encode rows as one batch.
 
         The work of `batch.encode_records` in a straight line, because it is that of every append.
@@ -195,7 +254,7 @@ class BatchFormat:
             last_delta + 1,
         )
         batch.seal(encoded)
-        return encoded, base_offset + last_delta + 1, max_timestamp
+        return Encoded(encoded, base_offset + last_delta + 1, max_timestamp)
 
     def receive(self, data: memoryview, *, size_max: int, keyed: bool = False) -> ReceivedFrame:
         """Check the one batch in *data*; a max timestamp that is wrong is set right in place."""
@@ -221,16 +280,24 @@ class BatchFormat:
         return ReceivedFrame(data, header.record_count, largest, stamp)
 
     def place(
-        self, frame: ReceivedFrame, *, base_offset: int, leader_epoch: int, append_timestamp: int | None
-    ) -> int:
+        self,
+        frame: ReceivedFrame,
+        *,
+        base_offset: int,
+        leader_epoch: int,
+        append_timestamp: int | None,
+        size_max: int = INT32_MAX,
+        before: bytes = b"",
+    ) -> Encoded:
         """Set base offset, leader epoch and, if it counts, the time of the append."""
         batch.place(frame.data, 0, base_offset, leader_epoch)
+        next_offset = base_offset + frame.record_count
         if append_timestamp is None:
-            return frame.max_timestamp
+            return Encoded(frame.data, next_offset, frame.max_timestamp)
         batch.stamp_append_time(
             frame.data, batch.read_header(frame.data, size_max=INT32_MAX), append_timestamp
         )
-        return append_timestamp
+        return Encoded(frame.data, next_offset, append_timestamp)
 
     def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
         """Set base offset and leader epoch of the batch that begins with *head*, in place."""
@@ -254,6 +321,7 @@ class BatchFormat:
         base_offset: int,
         leader_epoch: int,
         size_max: int,
+        before: bytes = b"",
     ) -> StreamedBatch:
         """Lay out a batch of one record around a value that is not in memory."""
         return StreamedBatch(
@@ -271,24 +339,6 @@ class BatchFormat:
         """Decode the records of a batch; a control batch has none for us."""
         header = batch.read_header(buffer, position)
         return [] if header.is_control else batch.decode_records(buffer, header)
-
-    def decode_columns(self, frames: Buffer, want: Want) -> ColumnBuffers:
-        """Decode the records of whole batches to columns."""
-        return batch.decode_columns(frames, batch.scan(frames, size_max=INT32_MAX), want)
-
-    def keep_before(self, buffer: Buffer, position: int, end_offset: int) -> bytearray | None:
-        """Return the batch without the records at or above *end_offset*, encoded anew."""
-        header = batch.read_header(buffer, position)
-        columns = batch.decode_columns(buffer, batch.scan(buffer, position, header.end))
-        assert columns.offset is not None
-        kept = bisect_left(memoryview(columns.offset).cast("B").cast("q"), end_offset)
-        return batch.encode_columns(columns, 0, kept, _options_of(header)) if kept else None
-
-    def without(self, buffer: Buffer, position: int, dropped: Buffer, first: int) -> bytearray:
-        """Return the batch without some of its records; an empty one keeps offsets and producer."""
-        header = batch.read_header(buffer, position, size_max=INT32_MAX)
-        left = batch.without(buffer, header, dropped, first, _options_of(header))
-        return left if len(left) <= header.size else bytearray(memoryview(buffer)[position : header.end])
 
 
 def _refuse_what_clients_must_not_send(header: BatchHeader) -> None:

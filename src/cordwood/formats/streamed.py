@@ -29,6 +29,9 @@ _CRC_AT = 17
 class StreamedBatch:
     """What stands before and after a value of known size; the value's bytes go by `update`, in order."""
 
+    #: No sidecar keeps one: it is in the head.
+    checksum = 0
+
     def __init__(
         self,
         key: bytes | None,
@@ -90,6 +93,10 @@ class StreamedBatch:
         """Return what stands before the value, checksum included, and what stands after it."""
         _CRC.pack_into(self.head, _CRC_AT, google_crc32c.extend(self._crc, self.tail))
         return self.head, self.tail
+
+    def left(self, frame: Iterable[Buffer]) -> bytes:
+        """Return nothing: batches stand alone."""
+        return b""
 
 
 def _varint(value: int) -> bytes:

@@ -14,21 +14,29 @@ class SparseIndex:
     Not safe for concurrent `add`; lookups may run beside one adding thread.
     """
 
-    def __init__(self, interval_bytes: int, entries: bytes | bytearray = b"") -> None:
+    def __init__(
+        self, interval_bytes: int, entries: bytes | bytearray = b"", *, interval_records: int = 0
+    ) -> None:
+        """Go on after *entries*: one every *interval_bytes*, or every *interval_records* if that is not 0."""
         self.entries = bytearray(entries)
         self.interval_bytes = interval_bytes
+        self.interval_records = interval_records
         # At least a byte further: a frame that is walked again after a restart is not another one.
-        self._step = max(interval_bytes, 1)
-        self._due_at = self._position(len(self) - 1) + self._step if entries else 0
+        self._step = interval_records or max(interval_bytes, 1)
+        self._due_at = 0
+        if entries:
+            offset, position = self._offset(len(self) - 1), self._position(len(self) - 1)
+            self._due_at = (offset if interval_records else position) + self._step
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY.size
 
     def add(self, offset: int, position: int) -> None:
         """Note a frame that was appended; it gets an entry if it is far enough from the last one."""
-        if position >= self._due_at:
+        place = offset if self.interval_records else position
+        if place >= self._due_at:
             self.entries += ENTRY.pack(offset, position)
-            self._due_at = position + self._step
+            self._due_at = place + self._step
 
     def floor_entry(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of the last indexed frame that starts at or before *offset*."""
@@ -66,6 +74,10 @@ class SparseIndex:
             else:
                 high = middle
         return (self._offset(low), self._position(low)) if low < len(self) else None
+
+    def resume_after(self, offset: int, position: int, end: int) -> tuple[int, int] | None:
+        """Return (offset, position) of where a walk can go on that met damage at *position*."""
+        return self.next_after(position)
 
     def _offset(self, entry: int) -> int:
         return int.from_bytes(self.entries[entry * 16 : entry * 16 + 8], "big")

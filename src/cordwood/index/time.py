@@ -35,6 +35,10 @@ class TimeIndex:
         """Return the largest timestamp of the first frame. Only where there is one."""
         return self._timestamp(0)
 
+    def last_offset(self) -> int:
+        """Return the offset of the last entry, -1 without any."""
+        return self._offset(len(self) - 1) if len(self) else -1
+
     def first_at(self, timestamp: int) -> int | None:
         """Return the base offset of the first frame that holds a record at or after *timestamp*."""
         low, high = 0, len(self)

@@ -1,7 +1,7 @@
 """Checkpoints as C2SP has them (c2sp.org/tlog-checkpoint): how large a tree is and which root it has, signed.
 
 Ours say three things more, in extension lines: the head of the chain over the same leaves, the leader epoch,
-and the offset that comes after the last leaf.
+and the offset that comes after the last leaf; and where frames are no record batches, what they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from cordwood.integrity.note import SigningKey, VerifierKey, open_note, sign
 from cordwood.integrity.refusals import EvidenceRefused
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
-_CHAIN, _EPOCH, _NEXT = "chain ", "leader-epoch ", "next-offset "
+_CHAIN, _EPOCH, _NEXT, _FORMAT = "chain ", "leader-epoch ", "next-offset ", "record-format "
+_BATCH = "batch"
 
 
 def origin_of(broker: str, topic: str, partition: int) -> str:
@@ -34,12 +35,14 @@ class Checkpoint:
     chain_head: bytes
     leader_epoch: int
     next_offset: int
+    record_format: str = _BATCH
 
     def text(self) -> str:
         """Return the lines that are signed."""
+        said = "" if self.record_format == _BATCH else f"{_FORMAT}{self.record_format}\n"
         return (
             f"{self.origin}\n{self.size}\n{_encoded(self.root)}\n"
-            f"{_CHAIN}{_encoded(self.chain_head)}\n{_EPOCH}{self.leader_epoch}\n{_NEXT}{self.next_offset}\n"
+            f"{_CHAIN}{_encoded(self.chain_head)}\n{_EPOCH}{self.leader_epoch}\n{_NEXT}{self.next_offset}\n{said}"
         )
 
     def signed(self, key: SigningKey) -> str:
@@ -82,6 +85,9 @@ def parse(text: str) -> Checkpoint:
         chain_head=_hash(lines[3], _CHAIN, "head of the chain"),
         leader_epoch=_number(lines[4], _EPOCH, "leader epoch"),
         next_offset=_number(lines[5], _NEXT, "next offset"),
+        record_format=next(
+            (line.removeprefix(_FORMAT) for line in lines[6:] if line.startswith(_FORMAT)), _BATCH
+        ),
     )
 
 

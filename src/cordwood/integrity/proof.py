@@ -56,10 +56,13 @@ def decode(document: bytes) -> Proof:
     return proof
 
 
-def check(proof: Proof, key: VerifierKey, offsets_of: Callable[[bytes], tuple[int, int]]) -> Checkpoint:
+def check(
+    proof: Proof, key: VerifierKey, offsets_of: Callable[[bytes, Checkpoint], tuple[int, int] | None]
+) -> Checkpoint:
     """Return the checkpoint that vouches for the frame of *proof*, by nothing but the proof and *key*.
 
-    *offsets_of* tells which offsets [first, next) a frame says that it has.
+    *offsets_of* tells which offsets [first, next) a frame says that it has, of the format that the checkpoint
+    is of; None where frames do not say it: then the leaf is proven, and not where it was.
 
     Raises:
         EvidenceRefused: If it proves nothing; says what does not fit.
@@ -72,7 +75,7 @@ def check(proof: Proof, key: VerifierKey, offsets_of: Callable[[bytes], tuple[in
         raise EvidenceRefused(
             f"the frame is not leaf {proof.leaf} of the {checkpoint.size} that the checkpoint signs for"
         )
-    first, end = offsets_of(proof.frame)
+    first, end = offsets_of(proof.frame, checkpoint) or (proof.first_offset, proof.next_offset)
     if (proof.first_offset, proof.next_offset) != (first, end):
         raise EvidenceRefused(
             f"the frame has offsets {first} up to {end}, not {proof.first_offset} up to {proof.next_offset}"

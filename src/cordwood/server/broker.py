@@ -21,6 +21,7 @@ from cordwood.storage.files import Files
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.store import as_storage_error
+from cordwood.telemetry import Tracer, no_tracing
 
 MEMORY = "/memory"
 
@@ -35,7 +36,10 @@ def open_node(
 
     Raises:
         StorageError: If it is locked, not ours, or cannot be read.
+        ConfigError: If spans are asked for and cannot be had.
     """
+    # Before the directory is taken: it may be refused.
+    tracer = _tracer(config)
     data = MEMORY if path is None else os.path.abspath(path)
     opening = Opening(
         files or (MemoryFiles() if path is None else PosixFiles()),
@@ -46,9 +50,17 @@ def open_node(
         clock=clock or SystemClock(),
     )
     try:
-        return Node(DataDirectory(opening), config)
+        return Node(DataDirectory(opening), config, tracer)
     except OSError as error:
         raise as_storage_error(error, "opening the data directory") from error
+
+
+def _tracer(config: BrokerConfig) -> Tracer:
+    if not config.traces:
+        return no_tracing
+    from cordwood.server.tracing import open_tracer
+
+    return open_tracer()
 
 
 def describe(node: Node, address: str) -> None:
@@ -113,6 +125,11 @@ class Broker:
     def failure(self) -> LogFailed | None:
         """Why nothing is stored any more, if that is so."""
         return None if self._server is None else self._server.failure
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are, if ``cordwood.metrics.listen`` asked for them."""
+        return None if self._server is None else self._server.metrics_url
 
     def close(self) -> None:
         """Answer what was asked, make everything durable, let go. Idempotent.

@@ -14,6 +14,7 @@ from cordwood.config import BrokerConfig, Endpoint
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Exchange
 from cordwood.server.groups import Groups
+from cordwood.server.metrics_meter import RequestMeter
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Pipeline
 
@@ -77,6 +78,7 @@ class Context:
     changes: Workers
     publishing: Workers
     groups: Groups
+    meter: RequestMeter
     closing: bool = False
 
     def advertised(self, local: Endpoint) -> Endpoint:

@@ -15,10 +15,14 @@ from cordwood.server.server import Server, new_event_loop, shown
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_server(config: BrokerConfig, ready: Callable[[str], None]) -> None:
+Ready = Callable[[str, str | None], None]
+"""Told where clients can connect, and where the metrics are if they are anywhere."""
+
+
+def run_server(config: BrokerConfig, ready: Ready) -> None:
     """Serve the data directory of *config* until SIGTERM or SIGINT, then close cleanly.
 
-    *ready* is told the address once clients can connect.
+    *ready* is told the addresses once clients can connect.
 
     Raises:
         LogFailed: A sync failed. Everyone who waited for it was told so; nothing more is stored.
@@ -35,7 +39,7 @@ def run_server(config: BrokerConfig, ready: Callable[[str], None]) -> None:
         loop.close()
 
 
-async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Callable[[str], None]) -> None:
+async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Ready) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     server = Server(node, config, clock)
@@ -48,7 +52,7 @@ async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Callable
         loop.add_signal_handler(number, stopping.set)
     address = shown(server.endpoints)
     describe(node, address)
-    ready(address)
+    ready(address, server.metrics_url)
     waiting = {loop.create_task(stopping.wait()), loop.create_task(server.failed.wait())}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

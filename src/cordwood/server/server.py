@@ -7,6 +7,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from cordwood.broker.coordinator import Coordinator, Limits
 from cordwood.broker.node import Node
@@ -21,11 +22,15 @@ from cordwood.server.following import Following
 from cordwood.server.groups import Groups
 from cordwood.server.listening import Acceptor, listen
 from cordwood.server.memory import TRIM_SECONDS, find_trim
+from cordwood.server.metrics_meter import RequestMeter
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
 from cordwood.server.scrubbing import Scrubber
 from cordwood.server.service import Service
 from cordwood.server.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from cordwood.server.metrics import MetricsEndpoint
 
 #: Threads that read files for fetches.
 READERS = 4
@@ -69,6 +74,7 @@ class Server:
         self._upkeep: Upkeep | None = None
         self._following: Following | None = None
         self._scrubber: Scrubber | None = None
+        self._metrics: MetricsEndpoint | None = None
 
     def start(self) -> None:
         """Listen, and serve from now on.
@@ -85,6 +91,8 @@ class Server:
                 sockets += [(made, endpoint.name) for made in listen(endpoint)]
                 port = sockets[-1][0].getsockname()[1]
                 self.endpoints.append(endpoint._replace(port=port))
+            if self._config.metrics_listen.each:
+                self._metrics = self._listen_for_metrics()
         except BaseException:
             for made, _ in sockets:
                 made.close()
@@ -105,6 +113,7 @@ class Server:
             changes=changes,
             publishing=Workers("publishing", 1, post),
             groups=groups,
+            meter=RequestMeter(node.telemetry, self._clock),
         )
         groups.start()
         self._context.publishing.run_for(node.collect_abandoned, _note_leftovers)
@@ -118,6 +127,30 @@ class Server:
         self._scrubber.start()
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
+
+    def _listen_for_metrics(self) -> MetricsEndpoint:
+        # Imported by who wants it: most servers in tests do not, and start sooner.
+        from cordwood.server.metrics import MetricsEndpoint
+        from cordwood.server.metrics_answers import ServerAnswers
+
+        answers = ServerAnswers(self, self._node, self._config)
+        workers = Workers("metrics", 1, self._post)
+        return MetricsEndpoint(self._loop, self._config.metrics_listen.each, answers, workers)
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where the metrics are, for people and programs on this machine; None where they are not."""
+        return None if self._metrics is None else f"http://{shown(self._metrics.endpoints)}/metrics"
+
+    @property
+    def context(self) -> Context | None:
+        """What the handlers of requests share, once there is somebody to ask."""
+        return self._context
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
 
     def _post(self, call: Callable[[], None]) -> None:
         # A loop that was closed meanwhile has nobody left to tell.
@@ -194,6 +227,10 @@ class Server:
         for work in (self._upkeep, self._following, self._scrubber):
             if work is not None:
                 await self._loop.run_in_executor(None, work.join)
+        if self._metrics is not None:
+            # Until here /readyz says why nobody should come.
+            self._metrics.close()
+            await self._loop.run_in_executor(None, self._metrics.join)
         await self._loop.run_in_executor(None, self._node.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:

@@ -86,8 +86,10 @@ class Access(Protocol):
         """Let go."""
 
 
-def open_access(place: Place, *, verify: bool, task: bool = False) -> Access:
+def open_access(place: Place, *, verify: bool, chain: bool = False, task: bool = False) -> Access:
     """Return access to the records at *place*, from the driver or from a *task*.
+
+    With *chain*, which is for a data directory, every frame is compared with its leaf.
 
     Raises:
         StorageError: If there is no data directory, or not for this process to see.
@@ -96,7 +98,7 @@ def open_access(place: Place, *, verify: bool, task: bool = False) -> Access:
     if place.path is not None:
         from cordwood.spark.path_access import PathAccess
 
-        return PathAccess(place.path, verify=verify, task=task)
+        return PathAccess(place.path, verify=verify, chain=chain, task=task)
     from cordwood.spark.broker_access import BrokerAccess
 
     return BrokerAccess(place.client, verify=verify)

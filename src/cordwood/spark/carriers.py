@@ -19,9 +19,10 @@ from cordwood.clock import SystemClock
 from cordwood.config import load_broker_config
 from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, StorageError, UnknownTopic
+from cordwood.formats.registry import FORMATS
 from cordwood.spark.encoding import Destination
 from cordwood.spark.options import Place
-from cordwood.storage.data_directory import FORMATS, DataDirectory, Opening
+from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.publishing import promised

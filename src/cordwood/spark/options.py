@@ -97,6 +97,7 @@ class ReadOptions:
     max_records_per_partition: int | None
     include_headers: bool
     verify: bool
+    chain: bool
     push_filters: bool
 
 
@@ -157,8 +158,11 @@ def check_read_options(options: Mapping[str, str], *, streaming: bool | None = N
     if streaming is False:
         triggered = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
         _refuse(given, triggered, "is for streaming queries")
+    place, checked = _place(given), _choice(given, "verify", "crc", "chain", "off")
+    if checked == "chain" and place.path is None:
+        raise ConfigError("verify", "verify=chain is for reading by path: a broker does not hand out leaves")
     return ReadOptions(
-        place=_place(given),
+        place=place,
         subscription=_subscription(given),
         start=start,
         end=end,
@@ -171,7 +175,8 @@ def check_read_options(options: Mapping[str, str], *, streaming: bool | None = N
         min_partitions=_count(given, "minPartitions"),
         max_records_per_partition=_count(given, "maxRecordsPerPartition"),
         include_headers=_flag(given, "includeHeaders", False),
-        verify=_choice(given, "verify", "crc", "off") == "crc",
+        verify=checked != "off",
+        chain=checked == "chain",
         push_filters=_flag(given, "pushFilters", False),
     )
 
@@ -337,10 +342,11 @@ def _flag(given: Mapping[str, str], name: str, otherwise: bool) -> bool:
     return _choice(given, name, str(otherwise).lower(), str(not otherwise).lower()) == "true"
 
 
-def _choice(given: Mapping[str, str], name: str, otherwise: str, other: str) -> str:
+def _choice(given: Mapping[str, str], name: str, otherwise: str, *others: str) -> str:
     value = given.get(name, otherwise).strip().lower()
-    if value not in (otherwise, other):
-        raise InvalidSetting(name, given[name], f"{otherwise} or {other}")
+    if value not in (otherwise, *others):
+        names = ", ".join((otherwise, *others[:-1]))
+        raise InvalidSetting(name, given[name], f"{names} or {others[-1]}")
     return value
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from cordwood import process
 from cordwood.config import load_broker_config
 from cordwood.errors import (
+    ConfigError,
     CordwoodError,
+    CorruptRange,
     DirectoryLocked,
     DirectoryRefused,
     OffsetOutOfRange,
@@ -21,7 +23,11 @@ from cordwood.scan import decoded_rows, in_batches, place_columns
 from cordwood.spark.access import Ends, Piece, Standing
 from cordwood.spark.planning import PIECE_BYTES_MAX
 from cordwood.spark.positions import find_loss
+from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.compared import ComparedPartition, ReadSource, WithoutLeaf, followed_to
+from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.files import Files, join, read_file
+from cordwood.storage.partition_state import state_path
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
 from cordwood.storage.store import as_storage_error
@@ -39,8 +45,17 @@ _PLACED = ("topic", "partition")
 class PathAccess:
     """A data directory as driver and tasks see it; see `Access`."""
 
-    def __init__(self, path: str, *, verify: bool, task: bool = False, files: Files | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        verify: bool,
+        chain: bool = False,
+        task: bool = False,
+        files: Files | None = None,
+    ) -> None:
         self._path = path
+        self._chain = chain
         self._silent: str | None = None
         self._files = files or PosixFiles()
         config, _ = load_broker_config()
@@ -77,8 +92,28 @@ class PathAccess:
         for number in range(entry.partitions) if partitions is None else partitions:
             now = self._directory.readable(topic, number, entry).published()
             cut = now.epochs[-1][0]
-            found[number] = Ends(now.log_start_offset, now.high_watermark, now.leader_epoch, cut)
+            end = now.high_watermark
+            if self._chain:
+                self._check_chained(topic, entry)
+                end = max(min(end, self._followed(topic, number)), now.log_start_offset)
+            found[number] = Ends(now.log_start_offset, end, now.leader_epoch, cut)
         return Standing(entry.id, found)
+
+    def _check_chained(self, topic: str, entry: TopicEntry) -> None:
+        """Refuse to compare a topic that keeps no chain."""
+        if not self._directory.config_of(entry.config).chain:
+            raise ConfigError(
+                "verify",
+                f"verify=chain: topic {topic} keeps no chain; have it keep one with "
+                f"cordwood topic alter {topic} --config cordwood.chain=true, or read without it",
+            )
+
+    def _followed(self, topic: str, number: int) -> int:
+        """Return up to where a partition has leaves; nowhere before its first record."""
+        place = partition_directory(self._path, topic, number)
+        if not self._files.exists(state_path(place)):
+            return 0
+        return followed_to(self._files, place, topic, number) or 0
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         """Return the offset of the first record at or after *timestamp*, exactly."""
@@ -92,13 +127,24 @@ class PathAccess:
     def read(self, piece: Piece, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
         """Yield the records of *piece*, decoding only what *schema* asks for."""
         try:
-            yield from self._read(piece, schema, fail_on_data_loss)
+            with contextlib.closing(self._source(piece)) as source:
+                yield from self._read(piece, source, schema, fail_on_data_loss)
         except UnknownTopic:
             if fail_on_data_loss:
                 reason = "the topic was deleted"
                 raise RecordsLost(*piece[:4], reason) from None
 
-    def _read(self, piece: Piece, schema: pa.Schema, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def _source(self, piece: Piece) -> ReadSource:
+        """Return what a task reads from: the partition, or one that compares each frame with its leaf."""
+        partition = self._directory.readable(piece.topic, piece.partition)
+        if not self._chain:
+            return ReadSource(partition)
+        place = partition_directory(self._path, piece.topic, piece.partition)
+        return ComparedPartition(self._files, place, piece.topic, piece.partition, partition)
+
+    def _read(
+        self, piece: Piece, source: ReadSource, schema: pa.Schema, fail_on_data_loss: bool
+    ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         fields = [field for field in schema if field.name not in _PLACED]
@@ -107,7 +153,7 @@ class PathAccess:
         offset = self._begin(partition, piece, fail_on_data_loss)
         while offset < piece.end:
             try:
-                for rows in decoded_rows(partition, offset, piece.end, fields, WINDOW_BYTES):
+                for rows in decoded_rows(source, offset, piece.end, fields, WINDOW_BYTES):
                     yield from in_batches(rows, schema, constant)
                     if rows.num_rows:
                         offset = rows.column("offset")[-1].as_py() + 1
@@ -121,6 +167,10 @@ class PathAccess:
             except pa.ArrowInvalid as error:
                 where = f"partition {piece.partition} of topic {piece.topic} from offset {offset} on"
                 raise CordwoodError(f"{where}: a timestamp does not fit Spark's: {error}") from error
+            except (CorruptRange, WithoutLeaf):
+                # A truncation that the chain does not tell of yet is a loss, and no tampering.
+                self._begin(partition, piece._replace(start=offset), fail_on_data_loss)
+                raise
             break
         # What was read is only what was planned if nothing was cut and appended again meanwhile; a log start
         # that moves behind the reading takes nothing from it.

@@ -63,12 +63,17 @@ class Slice(InputPartition):
     build: Build
 
 
+def accessed(options: ReadOptions, *, task: bool = False) -> Access:
+    """Open what *options* say is to be read; raises as `open_access` does."""
+    return open_access(options.place, verify=options.verify, chain=options.chain, task=task)
+
+
 def read_slice(options: ReadOptions, schema: StructType, planned: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice, in a task. An empty plan has one of Spark's own, which holds nothing."""
     if not isinstance(planned, Slice):
         return
     planned.build.check_here()
-    with contextlib.closing(open_access(options.place, verify=options.verify, task=True)) as access:
+    with contextlib.closing(accessed(options, task=True)) as access:
         yield from access.read(
             planned.piece, arrow_schema(schema), fail_on_data_loss=options.fail_on_data_loss
         )
@@ -117,7 +122,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the slices to read, one task each. Fixes what is read: what comes later is not."""
         options = self._options
-        with contextlib.closing(open_access(options.place, verify=options.verify)) as access:
+        with contextlib.closing(accessed(options)) as access:
             standing = standing_of(access, options)
             ends = ends_of(standing)
             start = find_offsets(

@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 
 from cordwood.clock import Clock, SystemClock
 from cordwood.errors import CordwoodError, UnknownTopic
-from cordwood.spark.access import Access, Piece, Standing, open_access
+from cordwood.spark.access import Access, Piece, Standing
 from cordwood.spark.options import LATEST, Limit, ReadOptions, check_read_options
 from cordwood.spark.planning import Partition, find_offsets, is_due, share_out
 from cordwood.spark.positions import Positions, at, from_json, settle
-from cordwood.spark.reader import ends_of, read_slice, slices, standing_of
+from cordwood.spark.reader import accessed, ends_of, read_slice, slices, standing_of
 from cordwood.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _access(self) -> Access:
-        return open_access(self._options.place, verify=self._options.verify)
+        return accessed(self._options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts: at the latest offset unless told otherwise."""

@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING
 from cordwood.clock import Clock
 from cordwood.config import TopicConfig
 from cordwood.formats.format import Format
-from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
-from cordwood.storage.files import Files
+from cordwood.storage.files import File, Files, write_all
 from cordwood.storage.mark import Mark
-from cordwood.storage.partition_state import Bound, PartitionState, SealedInfo
-from cordwood.storage.reading import index_frames
-from cordwood.storage.segment import ActiveSegment, OpenFiles, Segment, segment_path, segments_directory
+from cordwood.storage.open_files import OpenFiles
+from cordwood.storage.partition_state import Bound, PartitionState, active_info
+from cordwood.storage.reading import index_frames, left_before
+from cordwood.storage.segment import (
+    ActiveSegment,
+    Segment,
+    Stores,
+    segment_path,
+    segments_directory,
+    sidecar_end,
+)
 from cordwood.storage.store import Store
 from cordwood.storage.view import bounds_of
 from cordwood.telemetry import Telemetry
@@ -45,31 +52,59 @@ class Surroundings:
     """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
 
 
-def create_store(files: Files, directory: str, base: int, config: TopicConfig) -> Store:
-    """Make the empty file of the segment that starts at *base*. Its name is durable on return.
+def create_stores(files: Files, directory: str, base: int, config: TopicConfig, format_: Format) -> Stores:
+    """Make the empty files of the segment that starts at *base*. Their names are durable on return.
 
-    A file of that name is what a crash left of an earlier try: nothing committed ever named it.
+    Files of these names are what a crash left of an earlier try: nothing committed ever named them.
     """
-    path = segment_path(directory, base, "log")
+    file = _create(files, segment_path(directory, base, "log"), b"")
+    beside = None
+    sidecar = format_.sidecar
+    if sidecar is not None:
+        head = sidecar.head(base)
+        beside = Store(_create(files, segment_path(directory, base, sidecar.suffix), head), len(head))
+    # The new segment's name lives in the directory, not in the file. Without this sync a power cut can
+    # leave acknowledged records in a file no listing shows.
+    files.sync_directory(segments_directory(directory))
+    return Stores(Store(file, 0, preallocate=may_preallocate(config, format_)), beside)
+
+
+def _create(files: Files, path: str, content: bytes) -> File:
     try:
         file = files.open(path, "create")
     except FileExistsError:
         file = files.open(path, "write")
         file.truncate(0)
         file.sync()
-    # The new segment's name lives in the directory, not in the file. Without this sync a power cut can
-    # leave acknowledged records in a file no listing shows.
-    files.sync_directory(segments_directory(directory))
-    return Store(file, 0, preallocate=config.preallocate)
+    if content:
+        write_all(file, 0, content)
+        file.sync()
+    return file
+
+
+def open_stores(files: Files, directory: str, end: Bound, config: TopicConfig, format_: Format) -> Stores:
+    """Open the files of the segment that ends at *end*, where they end too, to go on appending."""
+    log = files.open(segment_path(directory, end.base, "log"), "write")
+    beside = None
+    sidecar = format_.sidecar
+    if sidecar is not None:
+        file = files.open(segment_path(directory, end.base, sidecar.suffix), "write")
+        beside = Store(file, sidecar_end(sidecar, end.base, end.next_offset))
+    return Stores(Store(log, end.position, preallocate=may_preallocate(config, format_)), beside)
+
+
+def may_preallocate(config: TopicConfig, format_: Format) -> bool:
+    """Return whether space is reserved ahead: not beside a sidecar, where zeros say nothing."""
+    return config.preallocate and format_.sidecar is None
 
 
 def empty_active(
-    around: Surroundings, directory: str, base: int, store: Store, format_: Format, interval: int
+    around: Surroundings, directory: str, state: PartitionState, stores: Stores, format_: Format
 ) -> ActiveSegment:
-    """Return an active segment without frames."""
-    info = SealedInfo(base=base, size=0, next_offset=base, index_interval_bytes=interval)
-    indexes = (SparseIndex(interval), TimeIndex())
-    return ActiveSegment(around.open_files, directory, info, format_, store, indexes, NOT_OPENED)
+    """Return the active segment of *state*, without frames."""
+    info = active_info(state, Bound(state.active_base, 0, state.active_base))
+    left = bytes.fromhex(state.before)
+    return ActiveSegment(around.open_files, directory, info, format_, stores, NOT_OPENED, left)
 
 
 def reopen_active(
@@ -81,22 +116,17 @@ def reopen_active(
     end: Bound,
 ) -> ActiveSegment:
     """Open the segment that ends at *end* to go on appending, its indexes built anew and written."""
-    path = segment_path(directory, end.base, "log")
-    info = SealedInfo(
-        base=end.base,
-        size=end.position,
-        next_offset=end.next_offset,
-        index_interval_bytes=state.index_interval_bytes,
-        generation=state.active_generation,
-    )
+    info = active_info(state, end)
     segment = Segment(around.open_files, directory, info, format_)
     bounds = bounds_of(state, info, config.stored_bytes_max)
-    index, times = SparseIndex(state.index_interval_bytes), TimeIndex()
+    index, times = segment.new_indexes()
     index_frames(segment, bounds, index, times, (end.base, 0))
+    left = left_before(segment, bounds, index) or b""
     around.open_files.forget(segment.number)
-    store = Store(around.files.open(path, "write"), end.position, preallocate=config.preallocate)
+    stores = open_stores(around.files, directory, end, config, format_)
     opened = opened_ms(times, around.clock)
-    active = ActiveSegment(around.open_files, directory, info, format_, store, (index, times), opened)
+    active = ActiveSegment(around.open_files, directory, info, format_, stores, opened, left)
+    active.take_indexes(index, times)
     active.rewrite_indexes()
     return active
 

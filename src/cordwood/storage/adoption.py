@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import google_crc32c
+import msgspec
 
 from cordwood.config import TopicConfig
 from cordwood.errors import RecordRefused
 from cordwood.formats.format import Format
-from cordwood.index.sparse import SparseIndex
-from cordwood.index.time import TimeIndex
 from cordwood.storage.active import Surroundings
 from cordwood.storage.files import Files, write_all
-from cordwood.storage.partition_state import PartitionState, SealedInfo
+from cordwood.storage.partition_state import Bound, PartitionState, active_info
 from cordwood.storage.reading import index_frames
 from cordwood.storage.segment import Segment, write_indexes
 from cordwood.storage.view import bounds_of
@@ -38,11 +37,10 @@ def prepare(
         OSError: If the disk refused. The log is as before.
     """
     next_offset = _number(around.files, path, size, format_, state.active_base, state.leader_epoch)
-    interval = state.index_interval_bytes
-    info = SealedInfo(state.active_base, size, next_offset, index_interval_bytes=interval)
+    info = active_info(state, Bound(state.active_base, size, next_offset))
     segment = Segment(around.open_files, directory, info, format_)
     segment.path = path
-    index, times = SparseIndex(interval), TimeIndex()
+    index, times = segment.new_indexes()
     try:
         bounds = bounds_of(state, info, config.stored_bytes_max)
         damage = index_frames(segment, bounds, index, times, (info.base, 0))
@@ -52,14 +50,11 @@ def prepare(
         raise RecordRefused(str(damage))
     segment.use_indexes(index, times)
     write_indexes(segment, index, times)
-    segment.info = SealedInfo(
-        info.base,
-        size,
-        next_offset,
-        times.largest,
-        interval,
-        google_crc32c.value(bytes(index.entries)),
-        google_crc32c.value(bytes(times.entries)),
+    segment.info = msgspec.structs.replace(
+        info,
+        max_timestamp=times.largest,
+        index_crc32c=google_crc32c.value(bytes(index.entries)),
+        time_index_crc32c=google_crc32c.value(bytes(times.entries)),
         opened_ms=around.clock.now_ms(),
         sealed_ms=around.clock.now_ms(),
     )

@@ -37,6 +37,19 @@ class ChainOnItsWay(msgspec.Struct, frozen=True):
         head = read_head(files, directory)
         return None if head is None else ChainOnItsWay(directory, head)
 
+    def says_as_much_as(self, other: ChainOnItsWay) -> bool:
+        """Return whether nothing but frames was followed between the two."""
+        return self.head.statements_size == other.head.statements_size
+
+    def make_way(self, files: Files, directory: str) -> None:
+        """Have the partition at *directory* say nothing of its frames, until `bring` does. Durable on return.
+
+        A log that was just brought and the chain that it had before contradict each other.
+        """
+        target = join(chain_directory(directory), "head")
+        if files.exists(target) and read_head(files, directory) != self.head:
+            write_metadata(files, target, _empty(self.head))
+
     def bring(self, files: Files, directory: str) -> int:
         """Make it the chain of the partition at *directory* and return its bytes. Durable on return."""
         source, target = chain_directory(self.directory), chain_directory(directory)
@@ -64,8 +77,8 @@ class ChainOnItsWay(msgspec.Struct, frozen=True):
 
 def _empty(head: ChainHead) -> ChainHead:
     """Return the head of the same chain before it had a leaf."""
-    first = head.first_offset
-    return ChainHead(topic_id=head.topic_id, first_offset=first, next_offset=first, leader_epoch=0)
+    first, epoch = head.first_offset, head.leader_epoch
+    return ChainHead(topic_id=head.topic_id, first_offset=first, next_offset=first, leader_epoch=epoch)
 
 
 def _copy(files: Files, source: str, target: str, size: int) -> None:

@@ -22,7 +22,7 @@ from cordwood.storage.backup_record import (
     PartitionRecord,
 )
 from cordwood.storage.backup_segment import Carrier, remove
-from cordwood.storage.backup_taking import TRIES, NeverUsed, SourcePartition
+from cordwood.storage.backup_taking import TRIES, NeverUsed, SourcePartition, restless
 from cordwood.storage.catalogue import (
     Catalogue,
     Contents,
@@ -38,9 +38,9 @@ from cordwood.storage.deletion import finish_deletions, remove_moved, remove_tre
 from cordwood.storage.files import Files, join, read_file, write_atomically
 from cordwood.storage.mark import SIZE, Mark, encode_slot
 from cordwood.storage.metadata import write_metadata
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.publishing import Journal, decode_journal, journal_path, journal_paths
 from cordwood.storage.reindex import Damaged
-from cordwood.storage.segment import OpenFiles
 
 #: Topics of which nothing is worth keeping: what tasks of a query sent and nobody published yet.
 STAGING_PREFIX = "__cordwood_staging-"
@@ -160,31 +160,11 @@ class Moving:
         return results
 
     def _bring(self, entry: TopicEntry, partition: int) -> PartitionResult | None:
-        transfer = self._transfer
-        source = partition_directory(transfer.source, entry.name, partition)
-        target = partition_directory(transfer.target, entry.name, partition)
-        size_max = topic_config(entry.config, transfer.config).stored_bytes_max
-        reading = SourcePartition(
-            OpenFiles(self._files, mapped=False), source, entry, partition, size_max, Event()
-        )
-        carrier = Carrier(self._files, link=transfer.link, verify=transfer.verify, advance=self._advance)
+        source = partition_directory(self._transfer.source, entry.name, partition)
+        target = partition_directory(self._transfer.target, entry.name, partition)
         known = self._known.get((entry.id, partition))
-        work = PartitionCarrier(
-            carrier,
-            reading,
-            source,
-            transfer.target,
-            target,
-            known,
-            untouched=self._untouched,
-            settle=self._settle,
-        )
         try:
-            chain = ChainOnItsWay.of(self._files, source)
-            result = work.bring()
-            if chain is not None:
-                result.copied_bytes += chain.bring(self._files, target)
-            return result
+            return self._bring_with_chain(entry, partition, source, target, known)
         except FileNotFoundError:
             if self._files.exists(source):
                 raise
@@ -194,10 +174,60 @@ class Moving:
                 return None
             lost = Damaged(source, None, "is gone; the backup has what it held before")
         except MetadataDamaged as error:
-            if not error.path.startswith(join(transfer.source, "")):
+            if not error.path.startswith(join(self._transfer.source, "")):
                 raise
             lost = Damaged(error.path, None, error.reason)
         return PartitionResult((entry.name, partition), known, damaged=[lost])
+
+    def _bring_with_chain(
+        self, entry: TopicEntry, partition: int, source: str, target: str, known: PartitionRecord | None
+    ) -> PartitionResult:
+        """Bring a partition and its chain as it was before: which lacks frames at most, and no statement.
+
+        What upkeep or a truncation did meanwhile is in a chain that has more to say; then both come again.
+        """
+        files, copied, removed = self._files, 0, 0
+        for _ in range(TRIES):
+            chain, damaged = self._chain_of(source)
+            if chain is not None:
+                chain.make_way(files, target)
+            result = self._carrier(entry, partition, source, target, known).bring()
+            copied += result.copied_bytes
+            removed += result.removed
+            now, _ = self._chain_of(source)
+            if chain is None or now is None or now.says_as_much_as(chain):
+                copied += 0 if chain is None else chain.bring(files, target)
+                result.copied_bytes, result.removed = copied, removed
+                result.damaged += damaged
+                return result
+            known = result.record
+        raise restless(source)
+
+    def _chain_of(self, directory: str) -> tuple[ChainOnItsWay | None, list[Damaged]]:
+        try:
+            return ChainOnItsWay.of(self._files, directory), []
+        except MetadataDamaged as error:
+            return None, [Damaged(error.path, None, error.reason)]
+
+    def _carrier(
+        self, entry: TopicEntry, partition: int, source: str, target: str, known: PartitionRecord | None
+    ) -> PartitionCarrier:
+        transfer = self._transfer
+        size_max = topic_config(entry.config, transfer.config).stored_bytes_max
+        reading = SourcePartition(
+            OpenFiles(self._files, mapped=False), source, entry, partition, size_max, Event()
+        )
+        carrier = Carrier(self._files, link=transfer.link, verify=transfer.verify, advance=self._advance)
+        return PartitionCarrier(
+            carrier,
+            reading,
+            source,
+            transfer.target,
+            target,
+            known,
+            untouched=self._untouched,
+            settle=self._settle,
+        )
 
     # --- the catalogue and what follows from it ---------------------------------------------------
 

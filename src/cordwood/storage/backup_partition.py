@@ -27,11 +27,13 @@ from cordwood.storage.backup_taking import TRIES, Moved, SourcePartition, Taking
 from cordwood.storage.deletion import remove_tree
 from cordwood.storage.files import Files, join, parent, write_atomically
 from cordwood.storage.mark import SIZE, Mark, encode_slot, read_marks
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_state import (
     Bound,
     Cut,
     PartitionState,
     SealedInfo,
+    active_info,
     mark_path,
     read_state,
     state_path,
@@ -39,7 +41,7 @@ from cordwood.storage.partition_state import (
 )
 from cordwood.storage.recovery import newest_mark, synced_bound
 from cordwood.storage.reindex import Damaged
-from cordwood.storage.segment import OpenFiles, Segment, segment_path, segments_directory
+from cordwood.storage.segment import Segment, segment_path, segments_directory
 from cordwood.storage.swapping import swap_path
 from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import View, bounds_of
@@ -215,13 +217,7 @@ class PartitionCarrier:
 
     def _cut(self, state: PartitionState, end: Bound, offset: int) -> PartitionState:
         """Truncate the target where the source was. A sealed file is never cut, only copied."""
-        active = SealedInfo(
-            end.base,
-            end.position,
-            end.next_offset,
-            index_interval_bytes=state.index_interval_bytes,
-            generation=state.active_generation,
-        )
+        active = active_info(state, end)
         info = next((info for info in state.sealed if info.base <= offset < info.next_offset), active)
         open_files = OpenFiles(self._files, mapped=False)
         segment = Segment(open_files, self._to, info, self._source.format)

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 import google_crc32c
 
 from cordwood.errors import CorruptRange
-from cordwood.index.sparse import SparseIndex
-from cordwood.index.time import TimeIndex
 from cordwood.kernels import Buffer
 from cordwood.storage.backup_record import How
 from cordwood.storage.files import File, Files, read_file, write_all
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_state import SealedInfo
 from cordwood.storage.reading import REINDEX_WINDOW_BYTES, Bounds, note_frames, walk
 from cordwood.storage.reindex import Damaged
-from cordwood.storage.segment import OpenFiles, Segment
+from cordwood.storage.segment import Segment
 
 COPY_BYTES = 8 << 20
 Advance = Callable[[int], None]
@@ -142,7 +141,7 @@ class Carrier:
         """
         segment = Segment(OpenFiles(self.files, mapped=False), source.directory, source.info, source.format)
         segment.path = path or source.path
-        index, times = SparseIndex(source.info.index_interval_bytes), TimeIndex()
+        index, times = segment.new_indexes()
         digest, next_offset = hashlib.sha256(), source.base
         damage = None
         for found in walk(segment, bounds, (source.base, 0), REINDEX_WINDOW_BYTES, None):

@@ -7,6 +7,7 @@ meant, or look damaged; so before anything is built on it, the source is looked 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import msgspec
 
@@ -14,6 +15,7 @@ from cordwood.errors import MetadataDamaged, StorageError
 from cordwood.formats.format import Format
 from cordwood.storage.backup_record import FileRecord, How
 from cordwood.storage.backup_segment import (
+    COPY_BYTES,
     Brought,
     Carrier,
     contradiction,
@@ -22,12 +24,13 @@ from cordwood.storage.backup_segment import (
     stored_indexes,
 )
 from cordwood.storage.cleaner_checkpoint import checkpoint_path
-from cordwood.storage.files import Files, read_file, write_atomically
+from cordwood.storage.files import Files, read_file, write_all, write_atomically
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_state import SealedInfo, state_path
 from cordwood.storage.producers import read_snapshot, snapshot_path, write_snapshot
 from cordwood.storage.read_only import ReadOnlyPartition
 from cordwood.storage.reindex import Damaged
-from cordwood.storage.segment import OpenFiles, Segment, segment_path
+from cordwood.storage.segment import Segment, segment_path, sidecar_beside, sidecar_end
 from cordwood.storage.swapping import SWAP_SUFFIX, swap_path
 from cordwood.storage.view import View
 
@@ -140,6 +143,7 @@ class Taking:
     def bring_sealed(self, at: int, directory: str, path: str, *, link: bool) -> SealedInfo:
         """Bring a sealed segment to *path*, with its indexes; return what is to be said of it."""
         segment = self.view.segments[at]
+        self._bring_sidecar(at, path)
         brought = self.carrier.bring(segment, self.view.bounds(at), path, link=link and self._durable_names)
         return self._sealed(at, brought, directory, path)
 
@@ -159,7 +163,7 @@ class Taking:
         prepared = path.endswith(f".{SWAP_SUFFIX}")
         if indexes is None:
             indexes = self._source_indexes(info)
-        for suffix, entries in zip(_INDEX_SUFFIXES, indexes or (), strict=False):
+        for suffix, entries in _kept_indexes(segment, indexes):
             name = swap_path(directory, info.base, suffix) if prepared else None
             put_file(self._files, name or segment_path(directory, info.base, suffix), entries)
         self.note(info, how, sha256)
@@ -188,7 +192,7 @@ class Taking:
             sha256, how, indexes = info.sha256, "damaged", None
         if indexes is None:
             indexes = self._source_indexes(info)
-        for suffix, entries in zip(_INDEX_SUFFIXES, indexes or (), strict=False):
+        for suffix, entries in _kept_indexes(segment, indexes):
             write_atomically(self._files, segment_path(directory, info.base, suffix), entries)
         self.note(info, how, sha256)
         return msgspec.structs.replace(info, sha256=sha256)
@@ -205,7 +209,7 @@ class Taking:
             self.damaged.append(damage)
             self.active_damaged = True
         entries = indexes or (b"", b"")
-        for suffix, data in zip(_INDEX_SUFFIXES, entries, strict=True):
+        for suffix, data in _kept_indexes(segment, entries):
             write_atomically(self._files, segment_path(directory, segment.base, suffix), data)
         return entries
 
@@ -218,6 +222,7 @@ class Taking:
         """
         files, carrier = self._files, self.carrier
         segment, bounds = self.view.segments[at], self.view.bounds(at)
+        self._bring_sidecar(at, path)
         for begin in (start, 0) if start else (0,):
             file = files.open(path, "write" if files.exists(path) else "create")
             with contextlib.closing(file):
@@ -234,6 +239,30 @@ class Taking:
             if (checked.damage.position or 0) >= begin:
                 break
         return None, None, checked.damage
+
+    def _bring_sidecar(self, at: int, path: str) -> None:
+        """Copy what the source has beside a store to beside *path*, where the store is to be. Synced.
+
+        What cannot be read there is missing here too, and is found when the segment is checked.
+        """
+        segment, bounds = self.view.segments[at], self.view.bounds(at)
+        sidecar = segment.format.sidecar
+        if sidecar is None:
+            return
+        target = sidecar_beside(path, sidecar)
+        remove(self._files, target)
+        end = sidecar_end(sidecar, segment.base, bounds.next_offset)
+        with contextlib.closing(self._files.open(target, "create")) as file:
+            position = 0
+            with contextlib.suppress(FileNotFoundError):
+                while position < end:
+                    data = segment.read_sidecar(position, min(COPY_BYTES, end - position))
+                    if not len(data):
+                        break
+                    write_all(file, position, data)
+                    position += len(data)
+                    self.carrier.advance(len(data))
+            file.sync()
 
     def bring_beside(self, directory: str) -> None:
         """Bring what is derived and saves time: producers the log covers, the cleaner's note."""
@@ -274,6 +303,13 @@ class Taking:
         paths = [segment.path for segment in now.segments]
         if now.state != self.view.state or paths != [segment.path for segment in self.view.segments]:
             raise Moved
+
+
+def _kept_indexes(segment: Segment, indexes: tuple[bytes, bytes] | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the suffix and the entries of each index that has a file of its own."""
+    for suffix, entries in zip(_INDEX_SUFFIXES, indexes or (), strict=False):
+        if suffix != "idx" or segment.has_sparse_index:
+            yield suffix, entries
 
 
 class _Note(msgspec.Struct):

@@ -91,6 +91,13 @@ class Chains:
             follower.commit()
             return added
 
+    def exists(self, log: PartitionLog) -> bool:
+        """Return whether a log has a chain already, switched on or not. Raises as `follow`."""
+        try:
+            return log in self._followers or read_head(self._files, log.directory) is not None
+        except OSError as error:
+            raise as_storage_error(error, "looking for a chain") from error
+
     def lag(self, log: PartitionLog) -> int:
         """Return how many offsets below the high watermark are not followed yet, as far as is known."""
         follower = self._followers.get(log)

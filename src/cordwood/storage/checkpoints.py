@@ -160,7 +160,14 @@ def signed_up_to(files: Files, data: str, topic_id: str, partition: int) -> int:
 
 
 def sign_checkpoint(
-    files: Files, data: str, broker: str, topic: str, partition: int, chain: KeptChain, key: SigningKey
+    files: Files,
+    data: str,
+    broker: str,
+    topic: str,
+    partition: int,
+    chain: KeptChain,
+    key: SigningKey,
+    record_format: str,
 ) -> str:
     """Sign for the tree as it is, keep the note and return it. Durable on return.
 
@@ -176,6 +183,7 @@ def sign_checkpoint(
         chain_head=bytes.fromhex(head.chain_head),
         leader_epoch=head.leader_epoch,
         next_offset=head.next_offset,
+        record_format=record_format,
     )
     kept = kept_checkpoints(files, data, head.topic_id, partition)
     if kept:
@@ -192,24 +200,6 @@ def sign_checkpoint(
     note = checkpoint.signed(key)
     write_atomically(files, join(directory, f"{partition}-{checkpoint.size}.note"), note.encode())
     return note
-
-
-def difference_in_chain(chain: KeptChain, checkpoint: Checkpoint) -> str | None:
-    """Return what else of *checkpoint* is not so: its chain or its offset. Reads all leaves that it has."""
-    found = chain.chain_head(checkpoint.size)
-    if found != checkpoint.chain_head:
-        return (
-            f"the chain over its first {checkpoint.size} leaves ends in {found.hex()}, "
-            f"in the checkpoint in {checkpoint.chain_head.hex()}"
-        )
-    if checkpoint.size:
-        next_offset = chain.entry(checkpoint.size - 1).next_offset
-        if next_offset != checkpoint.next_offset:
-            return (
-                f"its first {checkpoint.size} leaves go up to offset {next_offset}, "
-                f"in the checkpoint up to {checkpoint.next_offset}"
-            )
-    return None
 
 
 def difference_to(chain: KeptChain, checkpoint: Checkpoint) -> str | None:

@@ -27,7 +27,6 @@ from cordwood.storage.rewriting import (
     Pace,
     Rewriting,
     Rewritten,
-    frames_of,
     no_pace,
     numbers_in,
     rewrite,
@@ -201,7 +200,7 @@ class _Pass:
                 continue
             telemetry.add(COMPACTION_READ_BYTES, info.size)
             for window in self._work.windows(self._segments[info.base]):
-                columns = self._log.format.decode_columns(frames_of(window), Want.KEY | Want.OFFSET)
+                columns = window.table.columns(0, len(window.table), Want.KEY | Want.OFFSET)
                 assert columns.key is not None
                 assert columns.offset is not None
                 offsets = numbers_in(columns.offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Condition, Lock, RLock
 from typing import Any
@@ -34,8 +34,7 @@ from cordwood.errors import (
     StorageError,
     UnknownTopic,
 )
-from cordwood.formats.format import Format
-from cordwood.formats.native import BatchFormat
+from cordwood.formats.registry import FORMATS
 from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
@@ -52,6 +51,7 @@ from cordwood.storage.maintenance import (
     maintain_partition,
     merged,
 )
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import new_state
 from cordwood.storage.publishing import Publisher, promised
@@ -64,16 +64,14 @@ from cordwood.storage.recovery import (
     sync_names,
 )
 from cordwood.storage.rewriting import Pace, no_pace
-from cordwood.storage.segment import OpenFiles
 from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.staging import Share, ShareWriter
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.unused import UnusedPartition
 from cordwood.storage.verify import Progress, VerifyReport, verify_directory
-from cordwood.telemetry import CHAIN_LAG, INDEX_REBUILDS, Telemetry
+from cordwood.telemetry import CHAIN_LAG, INDEX_REBUILD_SECONDS, INDEX_REBUILDS, Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-FORMATS: Mapping[str, Format] = {"batch": BatchFormat()}
 #: What was staged this long ago belongs to a query that will not come back for it.
 ABANDONED_MS = 7 * 24 * 3_600_000
 
@@ -91,6 +89,17 @@ def check_topic_name(name: str) -> None:
 def partition_directory(data: str, topic: str, partition: int) -> str:
     """Return where a partition lives."""
     return join(data, "topics", topic, str(partition))
+
+
+def check_format(config: TopicConfig) -> None:
+    """Refuse settings that the records of a topic's format cannot follow.
+
+    Raises:
+        InvalidSetting: If there is one.
+    """
+    if "compact" in config.cleanup_policy and not FORMATS[config.format].holds.keys:
+        expected = f"delete: records of format {config.format} have no keys"
+        raise InvalidSetting("cleanup.policy", config.cleanup_policy, expected)
 
 
 def check_change(before: TopicConfig, after: TopicConfig) -> None:
@@ -181,9 +190,11 @@ class DataDirectory:
             self.identity = identity.read_identity(files, self.path)
             self._catalogue = Catalogue.open(files, self.path)
         self._clean = not first_boot and identity.was_closed_cleanly(files, self.path)
-        telemetry = opening.telemetry
         open_files = OpenFiles(
-            files, mapped=opening.mapped, on_index_rebuild=lambda: telemetry.add(INDEX_REBUILDS)
+            files,
+            mapped=opening.mapped,
+            indexes_max=opening.config.index_cache_segments,
+            rebuilding=self._rebuilding,
         )
         self._around = Surroundings(
             files,
@@ -213,6 +224,15 @@ class DataDirectory:
             finish_deletions(files, self.path, contents.topics, contents.deleted)
             self._open_all()
             self._finish_publications()
+
+    @contextlib.contextmanager
+    def _rebuilding(self) -> Iterator[None]:
+        """Count an index that is built from its log, and how long that takes."""
+        telemetry, clock = self._opening.telemetry, self._opening.clock
+        telemetry.add(INDEX_REBUILDS)
+        started = clock.monotonic_ns()
+        yield
+        telemetry.observe(INDEX_REBUILD_SECONDS, (clock.monotonic_ns() - started) / 1e9)
 
     def _finish_publications(self) -> None:
         """Publish what a crash interrupted, before anyone can append; refuse partitions where that fails."""
@@ -376,8 +396,14 @@ class DataDirectory:
             return first
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
-        """Return the settings of a topic that sets *overrides* itself."""
-        return topic_config(overrides, self._opening.config)
+        """Return the settings of a topic that sets *overrides* itself.
+
+        Raises:
+            ConfigError: If one is unknown, its value does not fit, or its format cannot do what it asks for.
+        """
+        config = topic_config(overrides, self._opening.config)
+        check_format(config)
+        return config
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
         """Return the log of a partition to append to, made with its first use.
@@ -466,7 +492,9 @@ class DataDirectory:
         if not partition_exists(self._files, directory, config.initial_offset):
             return None
         quarantine = join(self.path, "quarantine")
-        log, report = open_partition(self._around, directory, quarantine, config, FORMATS[config.format])
+        log, report = open_partition(
+            self._around, directory, quarantine, config, FORMATS[config.format].for_partition(partition)
+        )
         self.reports.append(report)
         try:
             check_belongs(directory, log.state, entry, partition, config.initial_offset)
@@ -481,6 +509,7 @@ class DataDirectory:
     def _create_partition(self, topic: str, partition: int) -> PartitionLog:
         entry = self._entry(topic, partition)
         config = self.config_of(entry.config)
+        format_ = FORMATS[config.format].for_partition(partition)
         self._before_change()
         state = new_state(
             topic,
@@ -488,9 +517,11 @@ class DataDirectory:
             partition,
             initial_offset=config.initial_offset,
             index_interval_bytes=config.index_interval_bytes,
+            record_format=format_.name,
+            index_interval_records=config.index_interval_records if format_.record_per_frame else 0,
         )
         directory = partition_directory(self.path, topic, partition)
-        return create_partition(self._around, directory, config, FORMATS[config.format], state)
+        return create_partition(self._around, directory, config, format_, state)
 
     def open_partitions(self) -> list[PartitionLog]:
         """Return the logs that are open now."""
@@ -612,7 +643,9 @@ class DataDirectory:
         self._check()
         state, broker = log.state, self.identity.uuid
         key = signing_key(self._files, self.path, broker, process.new_seed)
-        return sign_checkpoint(self._files, self.path, broker, state.topic, state.partition, chain, key)
+        return sign_checkpoint(
+            self._files, self.path, broker, state.topic, state.partition, chain, key, state.record_format
+        )
 
     def check_not_signed_for(self, log: PartitionLog, end_offset: int) -> None:
         """Refuse to cut *log* at *end_offset* where that takes back what was signed for.

@@ -137,10 +137,12 @@ def expire_partition(
 def follow(chains: Chains, log: PartitionLog) -> int | None:
     """Bring the chain of a partition up to date and return an offset it reaches; None if it has none.
 
+    One that was switched off has what there was until then, and goes on telling what becomes of it.
+
     Raises:
         StorageError: If the chain cannot be read or written.
     """
-    if not log.config.chain:
+    if not log.config.chain and not chains.exists(log):
         return None
     end = log.high_watermark
     chains.follow(log)
@@ -165,15 +167,16 @@ def maintain_partition(
         found = expire_partition(around, chains, log, needed_from=needed_from)
         expired = () if found is None else (found,)
         if "compact" in log.config.cleanup_policy:
+            followed = follow(chains, log)
             report = compact_partition(
                 around,
                 log,
-                chains if log.config.chain else None,
+                None if followed is None else chains,
                 map_bytes=map_bytes,
                 secret=secret,
                 pace=pace,
                 force=force,
-                up_to=follow(chains, log),
+                up_to=followed,
             )
             compacted = () if report is None else (report,)
     except LogClosed:

@@ -20,14 +20,13 @@ from cordwood.errors import (
     StorageError,
     UnexpectedOffset,
 )
-from cordwood.formats.format import Format, ProducerStamp, ReceivedFrame, Row
+from cordwood.formats.format import Encoded, Format, ProducerStamp, ReceivedFrame, Row
 from cordwood.index.time import NO_TIMESTAMP
-from cordwood.kernels import Buffer
 from cordwood.records import Header
 from cordwood.storage import adoption, swapping, truncation
 from cordwood.storage.active import (
     Surroundings,
-    create_store,
+    create_stores,
     empty_active,
     reopen_active,
 )
@@ -53,11 +52,12 @@ from cordwood.storage.segment import (
     ActiveSegment,
     OwnedSegment,
     Segment,
+    Stores,
     segment_path,
     segments_directory,
 )
 from cordwood.storage.spool import Spool
-from cordwood.storage.store import DISK_FULL, Store, as_storage_error
+from cordwood.storage.store import DISK_FULL, as_storage_error
 from cordwood.storage.view import Fetched, View
 from cordwood.telemetry import (
     CORRUPT_RANGES,
@@ -68,6 +68,7 @@ from cordwood.telemetry import (
 )
 
 Result = TypeVar("Result")
+NO_LIMIT = 1 << 62
 
 
 class Appended(NamedTuple):
@@ -151,6 +152,7 @@ class PartitionLog:
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._keyed = "compact" in config.cleanup_policy
+        self._store_bytes_max = format_.store_bytes_max or NO_LIMIT
         self._meter = AppendMeter(around.telemetry)
         self._damaged: set[tuple[str, int]] = set()
         # Odd while the files of segments are being replaced.
@@ -163,6 +165,7 @@ class PartitionLog:
             directory,
             lambda: self._view,
             new=new,
+            stamped=format_.holds.stamps,
             expiration_ms=around.producer_expiration_ms,
         )
         around.telemetry.add(SEGMENTS, len(sealed) + 1)
@@ -214,7 +217,8 @@ class PartitionLog:
         """Append ``(key, value[, headers[, timestamp]])`` rows as one frame, whole or not at all.
 
         Written, not durable: `commit` is the other half. A row without a timestamp gets the time of the
-        append, which never runs backwards.
+        append, which never runs backwards. In a format with a frame for each record, a crash before the
+        commit may leave the first ones of them.
 
         Raises:
             UnexpectedOffset: If the next offset is not *expected_offset*. Nothing was appended.
@@ -226,16 +230,17 @@ class PartitionLog:
             rows = _all_keyed(rows)
         with self._lock:
             at = self._begin(expected_offset)
-            frame, next_offset, max_timestamp = self.format.encode(
+            frames = self.format.encode(
                 rows,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
                 now_ms=at.now_ms,
                 log_append_time=self._log_append_time,
                 size_max=self.config.max_message_bytes,
+                before=self._active.left,
             )
-            self._write(at, frame, next_offset, max_timestamp)
-        return Appended(at.base_offset, next_offset)
+            self._write(at, frames)
+        return Appended(at.base_offset, frames.next_offset)
 
     def append_received(self, frame: ReceivedFrame) -> Appended:
         """Append a frame that a client encoded, its offsets and epoch set in place, whole or not at all.
@@ -255,35 +260,31 @@ class PartitionLog:
                 original = self._producers.find_original(frame.stamp, at.now_ms)
                 if original is not None:
                     return Appended(original.base_offset, original.next_offset)
-            next_offset = at.base_offset + frame.record_count
-            max_timestamp = self.format.place(
+            frames = self.format.place(
                 frame,
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
                 append_timestamp=at.now_ms if self._log_append_time else None,
+                size_max=self.config.stored_bytes_max,
+                before=self._active.left,
             )
-            self._write(at, frame.data, next_offset, max_timestamp, frame.stamp)
-        return Appended(at.base_offset, next_offset, max_timestamp if self._log_append_time else -1)
+            self._write(at, frames, frame.stamp)
+        append_timestamp = frames.max_timestamp if self._log_append_time else -1
+        return Appended(at.base_offset, frames.next_offset, append_timestamp)
 
-    def _write(
-        self,
-        at: _Turn,
-        frame: Buffer,
-        next_offset: int,
-        max_timestamp: int,
-        stamp: ProducerStamp | None = None,
-    ) -> None:
-        """Write a frame, in a new segment if it is time for one, with the append lock held."""
-        if self._must_roll(len(frame), at.now_ms):
+    def _write(self, at: _Turn, frames: Encoded, stamp: ProducerStamp | None = None) -> None:
+        """Write frames, in a new segment if it is time for one, with the append lock held."""
+        size = len(frames.data)
+        if self._must_roll(size, at.now_ms):
             self._roll()
         try:
-            self._active.append(frame, next_offset, max_timestamp)
+            self._active.append(frames)
         except LogFailed as error:
             raise self._failed(str(error)) from error
         if stamp is not None:
             # Before the append is counted, which may take the snapshot that covers it.
-            self._producers.note(stamp, at.base_offset, next_offset, at.now_ms)
-        self._appended(at, next_offset, len(frame))
+            self._producers.note(stamp, at.base_offset, frames.next_offset, at.now_ms)
+        self._appended(at, frames.next_offset, size)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -299,8 +300,8 @@ class PartitionLog:
     def adopt(self, path: str, size: int) -> Appended:
         """Make the file at *path*, *size* bytes of whole frames, the next segment: by renaming it. Durable.
 
-        The file must be synced, and nobody else's. Its frames are numbered in place, whatever offsets they
-        had before. Raises as `append` does.
+        Only where a frame is a batch. The file must be synced, and nobody else's. Its frames are numbered in
+        place, whatever offsets they had before. Raises as `append` does.
         """
         with self._lock:
             at = self._begin(None)
@@ -312,7 +313,9 @@ class PartitionLog:
                     adopted = adoption.prepare(
                         self._around, self.directory, self.state, self.format, path, size, self.config
                     )
-                    store = create_store(files, self.directory, adopted.info.next_offset, self.config)
+                    stores = create_stores(
+                        files, self.directory, adopted.info.next_offset, self.config, self.format
+                    )
                 except OSError as error:
                     raise self._full_or_failed(error, "adopting a segment") from error
                 try:
@@ -325,7 +328,7 @@ class PartitionLog:
                     write_state(files, self.directory, state)
                 except OSError as error:
                     raise self._failed(f"adopting a segment failed: {error}") from error
-                self._seal(state, adopted.info, adopted, store)
+                self._seal(state, adopted.info, adopted, stores)
             self._last_assigned_ms = at.now_ms
             elapsed = self._around.clock.monotonic_ns() - at.started_ns
             self._meter.note(adopted.info.next_offset - at.base_offset, size, elapsed)
@@ -353,6 +356,7 @@ class PartitionLog:
                 base_offset=at.base_offset,
                 leader_epoch=at.leader_epoch,
                 size_max=self.config.max_message_bytes,
+                before=self._active.left,
             )
             if self._must_roll(frame.size, at.now_ms):
                 self._roll()
@@ -422,7 +426,7 @@ class PartitionLog:
     def _sync_now(self) -> None:
         """Make everything written durable and visible, with the right to sync held already."""
         try:
-            self._active.store.sync()
+            self._active.sync()
             self._move_mark(self._end)
         except OSError as error:
             raise self._failed(f"sync failed: {error}") from error
@@ -435,7 +439,7 @@ class PartitionLog:
         before = self._commit.synced_offset
         started = clock.monotonic_ns()
         try:
-            end.segment.store.sync()
+            end.segment.sync()
             self._move_mark(end)
         except OSError as error:
             raise self._failed(f"sync failed: {error}") from error
@@ -470,12 +474,19 @@ class PartitionLog:
     # --- rolling ----------------------------------------------------------------------------------
 
     def _must_roll(self, size: int, now_ms: int) -> bool:
+        """Return whether an append of *size* bytes goes to a new segment.
+
+        Raises:
+            RecordRefused: If the format has no segment that it would fit into.
+        """
         active, config = self._active, self.config
+        if size > self._store_bytes_max:
+            limit = f"a segment of format {self.format.name} has at most {self._store_bytes_max}"
+            raise RecordRefused(f"{size} bytes cannot be appended at once: {limit}")
         if active.store.end == 0:
             return False
-        full = active.store.end + size > config.segment_bytes
-        index_size = max(len(active.index.entries), len(active.times.entries))
-        index_full = index_size + 16 > config.segment_index_bytes
+        full = active.store.end + size > min(config.segment_bytes, self._store_bytes_max)
+        index_full = active.index_size + 16 > config.segment_index_bytes
         old = now_ms - active.opened_ms >= config.segment_ms
         return full or index_full or old
 
@@ -503,7 +514,7 @@ class PartitionLog:
         with self._commit.exclusively():
             try:
                 active.store.trim()
-                active.store.sync()
+                active.sync()
             except OSError as error:
                 raise self._failed(f"sealing failed: {error}") from error
             try:
@@ -511,26 +522,25 @@ class PartitionLog:
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
             info = active.info_now(self._around.clock.now_ms())
-            state = sealed_state(self.state, info)
+            state = sealed_state(self.state, info, active.left)
             try:
-                store = create_store(files, self.directory, info.next_offset, self.config)
+                stores = create_stores(files, self.directory, info.next_offset, self.config, self.format)
                 write_state(files, self.directory, state)
             except OSError as error:
                 raise self._full_or_failed(error, "rolling") from error
-            self._seal(state, info, active, store)
+            self._seal(state, info, active, stores)
 
-    def _seal(self, state: PartitionState, info: SealedInfo, segment: Segment, store: Store) -> None:
-        """Go on in *store*, an empty one, after *segment*, which *state* says is sealed as *info*."""
+    def _seal(self, state: PartitionState, info: SealedInfo, segment: Segment, stores: Stores) -> None:
+        """Go on in *stores*, empty ones, after *segment*, which *state* says is sealed as *info*."""
         around = self._around
         sealed = OwnedSegment(around.open_files, self.directory, info, self.format)
         indexes = segment.indexes()
         assert indexes is not None
         sealed.use_indexes(*indexes)
         sealed.checked = segment.checked
-        interval = state.index_interval_bytes
         # The old store is not closed here: a reader may be on it, and it goes with the last of them.
         self._go_on_in(
-            empty_active(around, self.directory, info.next_offset, store, self.format, interval),
+            empty_active(around, self.directory, state, stores, self.format),
             state,
             (*self._view.segments[:-1], sealed),
         )
@@ -749,11 +759,15 @@ class PartitionLog:
     def last_batches(self) -> frozenset[int]:
         """Return the base offset of the newest batch of each idempotent producer that is known.
 
+        None in a format whose frames do not say who made them.
+
         Raises:
             StorageError: If the log cannot be read now.
         """
         with self._lock:
             self._check()
+            if not self.format.holds.stamps:
+                return frozenset()
             known = self._producers.learn(self._around.clock.now_ms()).known()
             return frozenset(producer.batches[-1].base_offset for producer in known)
 
@@ -859,7 +873,7 @@ class PartitionLog:
             try:
                 if self._failure is None:
                     self._active.store.trim()
-                    self._active.store.sync()
+                    self._active.sync()
                     self._move_mark(self._end, sync=True)
                     self._show(self._end)
                     self._commit.synced_offset = self._end.next_offset
@@ -869,7 +883,7 @@ class PartitionLog:
             except OSError as error:
                 raise self._failed(f"closing failed: {error}") from error
             finally:
-                self._active.store.close()
+                self._active.close()
                 self._keeper.close()
                 self._around.telemetry.add(SEGMENTS, -len(self._view.segments))
                 self._around.telemetry.add(CORRUPT_RANGES, -len(self._damaged))

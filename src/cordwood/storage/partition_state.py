@@ -32,6 +32,10 @@ class SealedInfo(msgspec.Struct, frozen=True):
     generation: int = 0
     #: Since when the tombstones in it have nothing left to delete; NO_TIMESTAMP while they may have.
     tombstones_since_ms: int = NO_TIMESTAMP
+    #: Not 0 where the index has an entry every so many records, as in formats with a frame for each.
+    index_interval_records: int = 0
+    #: What the frame before the first one left for it, in hex; nothing where frames stand alone.
+    before: str = ""
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -80,6 +84,9 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     active_generation: int = 0
     #: The base of a segment whose new files may not have their names yet.
     swapping: int | None = None
+    #: As of a sealed segment, for those that are yet to be sealed and for the active one.
+    index_interval_records: int = 0
+    before: str = ""
 
     def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
@@ -93,14 +100,23 @@ _DECODER = msgspec.json.Decoder(PartitionState)
 
 
 def new_state(
-    topic: str, topic_id: str, partition: int, *, initial_offset: int, index_interval_bytes: int
+    topic: str,
+    topic_id: str,
+    partition: int,
+    *,
+    initial_offset: int,
+    index_interval_bytes: int,
+    record_format: str = "batch",
+    index_interval_records: int = 0,
 ) -> PartitionState:
     """Return the state of a partition without records whose first offset will be *initial_offset*."""
     return PartitionState(
         topic=topic,
         topic_id=topic_id,
         partition=partition,
+        record_format=record_format,
         index_interval_bytes=index_interval_bytes,
+        index_interval_records=index_interval_records,
         log_start_offset=initial_offset,
         epochs=(Epoch(0, initial_offset),),
         epoch_start=Bound(initial_offset, 0, initial_offset),
@@ -108,10 +124,30 @@ def new_state(
     )
 
 
-def sealed_state(state: PartitionState, info: SealedInfo) -> PartitionState:
-    """Return the state after the active segment was sealed as *info* and the next one opened."""
+def active_info(state: PartitionState, end: Bound) -> SealedInfo:
+    """Return what is known of the active segment if it ends at *end*."""
+    return SealedInfo(
+        base=end.base,
+        size=end.position,
+        next_offset=end.next_offset,
+        index_interval_bytes=state.index_interval_bytes,
+        generation=state.active_generation,
+        index_interval_records=state.index_interval_records,
+        before=state.before,
+    )
+
+
+def sealed_state(state: PartitionState, info: SealedInfo, left: bytes = b"") -> PartitionState:
+    """Return the state after the active segment was sealed as *info* and the next one opened.
+
+    *left* is what its last frame leaves for the first one of the next segment.
+    """
     return msgspec.structs.replace(
-        state, sealed=(*state.sealed, info), active_base=info.next_offset, active_generation=0
+        state,
+        sealed=(*state.sealed, info),
+        active_base=info.next_offset,
+        active_generation=0,
+        before=left.hex(),
     )
 
 
@@ -126,7 +162,8 @@ def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
     """Return the state that commits a truncation: the segment that is cut is active again and ends there."""
     end = cut.end
     epoch = state.leader_epoch + 1
-    generation = next((s.generation for s in state.sealed if s.base == end.base), state.active_generation)
+    sealed = next((s for s in state.sealed if s.base == end.base), None)
+    generation = state.active_generation if sealed is None else sealed.generation
     # An epoch that began at or after the cut has no records left.
     epochs = tuple(e for e in state.epochs if e.start_offset < end.next_offset)
     return msgspec.structs.replace(
@@ -138,6 +175,7 @@ def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
         sealed=tuple(s for s in state.sealed if s.base < end.base),
         truncating=cut,
         active_generation=generation,
+        before=state.before if sealed is None else sealed.before,
     )
 
 

@@ -29,16 +29,26 @@ class ProducerKeeper:
     """The producers of one partition, learnt when they are first asked for.
 
     A log that was just made has none; of one that was opened, the newest snapshot and the records after it
-    are read. Every method is called with the append lock held, `save_synced` with the right to sync.
+    are read. Where frames are not *stamped* with who made them, the snapshot counts only if nothing was
+    appended since it was taken, as after a clean close; else a producer is one that nobody knows, and goes on
+    where it likes. Every method is called with the append lock held, `save_synced` with the right to sync.
     """
 
     def __init__(
-        self, files: Files, directory: str, view: Callable[[], View], *, new: bool, expiration_ms: int
+        self,
+        files: Files,
+        directory: str,
+        view: Callable[[], View],
+        *,
+        new: bool,
+        stamped: bool,
+        expiration_ms: int,
     ) -> None:
         self._files = files
         self._directory = directory
         self._view = view
         self._expiration_ms = expiration_ms
+        self._stamped = stamped
         self._producers = Producers() if new else None
         # What lies above this was appended by this process and noted when it was.
         self._opened_offset = view().high_watermark
@@ -56,6 +66,10 @@ class ProducerKeeper:
         if self._producers is None:
             view = self._view()
             saved = read_snapshot(self._files, self._directory, view.state, self._opened_offset)
+            if not self._stamped:
+                covered = saved is not None and saved.next_offset == self._opened_offset
+                self._producers = Producers(saved.producers if saved is not None and covered else ())
+                return self._producers
             producers = Producers(() if saved is None else saved.producers)
             start = view.state.log_start_offset if saved is None else saved.next_offset
             self._saved_offset = 0 if saved is None else saved.next_offset
@@ -138,7 +152,8 @@ class ProducerKeeper:
         Without that a log that takes plain batches only would be read from its beginning by the first
         idempotent producer, however often it was closed in between.
         """
-        if self._changed or self._unsaved_bytes >= CLOSING_BYTES:
+        unstamped = not self._stamped and bool(self._producers)
+        if self._changed or unstamped or self._unsaved_bytes >= CLOSING_BYTES:
             self._capture(leader_epoch, end_offset, now_ms)
         self.save_synced(end_offset)
 

@@ -27,7 +27,7 @@ from cordwood.errors import (
     StorageError,
     UnknownTopic,
 )
-from cordwood.formats.format import Format
+from cordwood.formats.format import Format, ReceivedFrame
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.files import Files, join, parent
 from cordwood.storage.metadata import read_metadata, write_metadata
@@ -103,6 +103,8 @@ class Publisher:
         self._topics = topics
         self._config_of = config_of
         self._formats = formats
+        # Whatever format a topic has, what tasks stage are batches.
+        self._staged = formats["batch"]
         self._check_open = check_open
         self._guard = Lock()
 
@@ -170,10 +172,11 @@ class Publisher:
         format_ = self._formats[config.format]
         keyed = config.cleanup_policy != "delete"
         found = 0
-        for frame in read_frames(self._files, path, section, format_, config.stored_bytes_max):
+        for frame in read_frames(self._files, path, section, self._staged, config.stored_bytes_max):
             before = bytes(frame)
             try:
                 received = format_.receive(memoryview(frame), size_max=config.max_message_bytes, keyed=keyed)
+                _check_holds(format_, received, config)
             except FrameError as error:
                 raise RecordRefused(f"{path}: {error}") from None
             # Neither would survive the renaming of a file that is never opened again.
@@ -253,16 +256,22 @@ class Publisher:
         if log.log_end_offset >= end:
             return
         config = log.config
-        whole = len(share.sections) == 1 and section.size >= ADOPT_BYTES
+        format_ = log.format
+        whole = len(share.sections) == 1 and section.size >= ADOPT_BYTES and not format_.record_per_frame
         if whole and log.log_end_offset == offset and config.message_timestamp_type == "CreateTime":
             log.adopt(path, section.size)
             return
-        format_ = self._formats[config.format]
-        for frame in read_frames(self._files, path, section, format_, config.stored_bytes_max):
+        for frame in read_frames(self._files, path, section, self._staged, config.stored_bytes_max):
             received = format_.receive(memoryview(frame), size_max=config.stored_bytes_max)
+            after = offset + received.record_count
+            if offset < log.log_end_offset < after and format_.record_per_frame:
+                # A crash came between the records of a batch: the first ones of them are there.
+                left = received.records[log.log_end_offset - offset :]
+                received = received._replace(records=left, record_count=len(left))
+                offset = log.log_end_offset
             if offset == log.log_end_offset:
                 log.append_received(received)
-            offset += received.record_count
+            offset = after
         if log.log_end_offset != end:
             raise StorageError(f"{path}: the log ends at {log.log_end_offset}, not at {end}")
 
@@ -341,6 +350,23 @@ class Publisher:
             write_metadata(self._files, path, journal)
         except OSError as error:
             raise as_storage_error(error, "publishing a batch") from error
+
+
+def _check_holds(format_: Format, received: ReceivedFrame, config: TopicConfig) -> None:
+    """Refuse what a format cannot hold: after the intent it is too late to find that out.
+
+    Raises:
+        RecordRefused, FrameTooLarge: If it cannot.
+    """
+    if format_.record_per_frame:
+        append_time = 1 if config.message_timestamp_type == "LogAppendTime" else None
+        format_.place(
+            received,
+            base_offset=0,
+            leader_epoch=0,
+            append_timestamp=append_time,
+            size_max=config.stored_bytes_max,
+        )
 
 
 def _stuck(query: str, batch: int, logs: Iterable[PartitionLog], error: BaseException) -> LogFailed:

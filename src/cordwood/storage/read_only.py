@@ -12,24 +12,26 @@ from typing import NamedTuple, TypeVar
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, MetadataDamaged, UnknownTopic
-from cordwood.index.sparse import SparseIndex
-from cordwood.index.time import TimeIndex
+from cordwood.formats.registry import FORMATS
 from cordwood.storage import identity
 from cordwood.storage.catalogue import Contents, TopicEntry, read_catalogue
-from cordwood.storage.data_directory import FORMATS, partition_directory
+from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.files import Files
 from cordwood.storage.maintenance import Planned, plan_partition
 from cordwood.storage.mark import Mark, read_published
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_state import (
     Bound,
     SealedInfo,
+    active_info,
     mark_path,
     new_state,
     read_state,
+    state_path,
 )
 from cordwood.storage.reading import Bounds, index_frames
 from cordwood.storage.recovery import check_belongs, newest_mark, partition_exists, synced_bound
-from cordwood.storage.segment import OpenFiles, SealedSegment, Segment, load_vouched, segment_path
+from cordwood.storage.segment import SealedSegment, Segment, load_vouched, segment_path
 from cordwood.storage.swapping import SWAP_SUFFIX, swap_path
 from cordwood.storage.truncation import CUT_SUFFIX
 from cordwood.storage.view import Fetched, View
@@ -69,10 +71,12 @@ class FollowedSegment(Segment):
         """Take the index entries that the mark vouches for, once, so that little is left to walk."""
         if self._walked is not None or mark is None or mark.base != self.base:
             return
-        indexes = load_vouched(self.open_files.files, self.directory, mark, self.info.index_interval_bytes)
+        indexes = load_vouched(self, mark)
         if indexes is not None:
             self.use_indexes(*indexes)
-            self._walked = indexes[0].last()
+            # Of a dense index every entry is there; how far the times reach, they say themselves.
+            known = indexes[0].last() if self.has_sparse_index else None
+            self._walked = known or indexes[0].floor_entry(indexes[1].last_offset())
 
     def catch_up(self, bounds: Bounds) -> None:
         """Extend the indexes over what was published since the last call.
@@ -80,7 +84,7 @@ class FollowedSegment(Segment):
         Damage on the way is not reported here: reading what is damaged does that.
         """
         if self._walked is None:
-            self.use_indexes(SparseIndex(self.info.index_interval_bytes), TimeIndex())
+            self.use_indexes(*self.new_indexes())
             self._walked = (self.base, 0)
         indexes = self.indexes()
         assert indexes is not None
@@ -109,7 +113,7 @@ class ReadOnlyPartition:
         self._open_files = open_files
         self._directory = directory
         self._entry = entry
-        self._format = FORMATS[topic_config(entry.config).format]
+        self._format = FORMATS[topic_config(entry.config).format].for_partition(partition)
         self._frame_size_max = frame_size_max
         self._guard = Lock()
         self._furthest = (-1, Bound(0, 0, 0))
@@ -246,25 +250,22 @@ class ReadOnlyPartition:
             # The other slot may be behind, and reading less than there is would go unnoticed.
             raise MetadataDamaged(mark_path(self._directory), "has a slot that is neither empty nor valid")
         check_belongs(self._directory, state, self._entry, self._partition, first)
+        if state.record_format != self._format.name:
+            raise MetadataDamaged(state_path(self._directory), f"is of format {state.record_format}")
         mark = newest_mark(state, marks, self._directory)
         bound = self._never_back(state.leader_epoch, synced_bound(state, mark))
-        active = SealedInfo(
-            bound.base,
-            bound.position,
-            bound.next_offset,
-            index_interval_bytes=state.index_interval_bytes,
-            generation=state.active_generation,
-        )
+        active = active_info(state, bound)
         with self._guard:
             epoch = state.leader_epoch
             cut = state.truncating is not None and state.truncating.copied
             sealed = [self._segment(SealedSegment, info, epoch) for info in state.sealed]
             for segment in sealed:
                 if segment.base == state.swapping or segment.path.endswith(SWAP_SUFFIX):
-                    # A swap that is committed may not have given its new file its name yet.
-                    prepared = swap_path(self._directory, segment.base, "log")
-                    waits = segment.base == state.swapping and files.exists(prepared)
-                    segment.path = prepared if waits else segment_path(self._directory, segment.base, "log")
+                    # A swap that is committed may not have given its new files their names yet.
+                    segment.path = self._swapped_path(segment, state.swapping, "log")
+                    if segment.format.sidecar is not None:
+                        suffix = segment.format.sidecar.suffix
+                        segment.sidecar_at = self._swapped_path(segment, state.swapping, suffix)
             last = self._segment(FollowedSegment, active, epoch)
             assert isinstance(last, FollowedSegment)
             last.begin(mark)
@@ -274,6 +275,13 @@ class ReadOnlyPartition:
             segments = (*sealed, last)
             self._known = {key: segment for key, segment in self._known.items() if segment in segments}
         return View(state, segments, bound.position, bound.next_offset, self._frame_size_max)
+
+    def _swapped_path(self, segment: Segment, swapping: int | None, suffix: str) -> str:
+        """Return where a file of a segment is that may be waiting for its name."""
+        prepared = swap_path(self._directory, segment.base, suffix)
+        if segment.base == swapping and self._open_files.files.exists(prepared):
+            return prepared
+        return segment_path(self._directory, segment.base, suffix)
 
     def _never_back(self, epoch: int, bound: Bound) -> Bound:
         """Return *bound*, or the one from before if it was further: a mark may be read half written."""
@@ -324,7 +332,7 @@ class ReadOnlyDirectory:
         self.identity = identity.read_identity(files, path)
         self._files = files
         self._config = config
-        self._open_files = OpenFiles(files, mapped=mapped)
+        self._open_files = OpenFiles(files, mapped=mapped, indexes_max=config.index_cache_segments)
         self._verify = verify
         self._partitions: dict[tuple[str, int], ReadOnlyPartition] = {}
         self._closed = Event()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cordwood.errors import CorruptRange
-from cordwood.formats.format import Ending, Format, FrameTable
-from cordwood.index.sparse import SparseIndex
+from cordwood.formats.format import Beside, Ending, Format, FrameTable
 from cordwood.index.time import TimeIndex
-from cordwood.kernels import Buffer
+from cordwood.kernels import Buffer, ColumnBuffers, Want
 from cordwood.records import Record
-from cordwood.storage.segment import Segment
+from cordwood.storage.segment import OffsetIndex, Segment, sidecar_end
 
 WINDOW_BYTES_MIN = 4096
+#: Records that are frames of their own are not read one at a time.
+RECORDS_WINDOW_BYTES = 1 << 16
 #: Whole frames are taken into memory, so a window grows up to this for a large one.
 REINDEX_WINDOW_BYTES = 8 << 20
 
@@ -45,9 +46,22 @@ class FrameRun:
         """The offset after the last frame."""
         return self.table.next_offset(self.last)
 
-    def positions(self) -> Iterator[int]:
-        """Yield where each frame starts in ``buffer``."""
-        return map(self.table.position, range(self.first, self.last + 1))
+    def records(self) -> Iterator[Record]:
+        """Yield the data records, decoded frame by frame.
+
+        Raises:
+            FrameError: Where a frame contradicts itself though its checksum is right.
+        """
+        for frame in range(self.first, self.last + 1):
+            yield from self.table.records(frame)
+
+    def columns(self, want: Want) -> ColumnBuffers:
+        """Return the data records as columns; raises as `records` does."""
+        return self.table.columns(self.first, self.last + 1, want)
+
+    def batches(self) -> Sequence[Buffer]:
+        """Return the records as Kafka's clients take them; raises as `records` does."""
+        return self.table.batches(self.first, self.last + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,22 +114,22 @@ def read_run(segment: Segment, offset: int, bounds: Bounds, max_bytes: int) -> F
     return None
 
 
-def indexes_of(segment: Segment, bounds: Bounds) -> tuple[SparseIndex, TimeIndex]:
+def indexes_of(segment: Segment, bounds: Bounds) -> tuple[OffsetIndex, TimeIndex]:
     """Return the indexes of a segment, built from the log if the files are missing or not as they were."""
     indexes = segment.indexes()
     if indexes is None:
-        index, times = SparseIndex(segment.info.index_interval_bytes), TimeIndex()
-        segment.damage = index_frames(segment, bounds, index, times, (segment.base, 0))
+        index, times = segment.new_indexes()
+        with segment.open_files.rebuilding():
+            segment.damage = index_frames(segment, bounds, index, times, (segment.base, 0))
         segment.use_indexes(index, times)
-        segment.open_files.on_index_rebuild()
         if segment.damage is None:
-            segment.repair_indexes()
+            segment.repair_indexes(index, times)
         indexes = index, times
     return indexes
 
 
 def index_frames(
-    segment: Segment, bounds: Bounds, index: SparseIndex, times: TimeIndex, start: tuple[int, int]
+    segment: Segment, bounds: Bounds, index: OffsetIndex, times: TimeIndex, start: tuple[int, int]
 ) -> CorruptRange | None:
     """Add the entries of all frames from *start*, an (offset, position), up to the end of *bounds*.
 
@@ -130,7 +144,7 @@ def index_frames(
     return damage
 
 
-def note_frames(index: SparseIndex, times: TimeIndex, table: FrameTable, position: int) -> None:
+def note_frames(index: OffsetIndex, times: TimeIndex, table: FrameTable, position: int) -> None:
     """Add the index entries of the frames in *table*, whose buffer was read from *position* on."""
     for frame in range(len(table)):
         offset = table.base_offset(frame)
@@ -141,7 +155,7 @@ def note_frames(index: SparseIndex, times: TimeIndex, table: FrameTable, positio
 
 
 def walk(
-    segment: Segment, bounds: Bounds, start: tuple[int, int], window: int, index: SparseIndex | None
+    segment: Segment, bounds: Bounds, start: tuple[int, int], window: int, index: OffsetIndex | None
 ) -> Iterator[Window | CorruptRange]:
     """Yield the sound frames from *start*, an (offset, position), window after window, and what is damaged.
 
@@ -149,20 +163,32 @@ def walk(
     frame that *index* knows of, else not at all; the damage says from which offset on.
     """
     expected, position = start
+    before = segment.before if position == 0 else None
+    misled = _misled(segment, expected, position, bounds)
+    if misled is not None:
+        after = None if index is None else index.resume_after(expected, -1, bounds.end)
+        yield misled if after is None else misled.resuming_at(after[0])
+        if after is None:
+            return
+        expected, position = after
     while position < bounds.end:
         wanted = min(window, bounds.end - position)
         try:
             data = segment.read_at(position, wanted)
+            table = _scan(segment, data, position, expected, bounds, before)
         except OSError as error:
             yield _unreadable(segment, position, expected, bounds, error)
             return
-        table = _scan(segment, data, position, expected, bounds)
+        except CorruptRange as error:
+            yield error
+            return
         whole, more = len(data) == wanted, position + wanted < bounds.end
         if len(table):
             segment.checked.add(position, position + table.end)
             yield Window(position, data, table)
             expected = table.next_offset(len(table) - 1)
             position += table.end
+            before = table.left
         if whole and (table.end == wanted or (table.ending is Ending.SHORT and more)):
             if not len(table):
                 window = _larger(segment, data, bounds, window)
@@ -172,14 +198,55 @@ def walk(
         damage = _damage(segment, table, position, expected, bounds, whole)
         after = _next_sound(segment, damage, bounds)
         if after is None and index is not None:
-            after = index.next_after(position)
+            after = index.resume_after(expected, position, bounds.end)
         yield damage if after is None else damage.resuming_at(after[0])
         if after is None:
             return
         expected, position = after
+        before = None
 
 
-def _scan(segment: Segment, data: Buffer, position: int, expected: int, bounds: Bounds) -> FrameTable:
+def _misled(segment: Segment, expected: int, position: int, bounds: Bounds) -> CorruptRange | None:
+    """Return the error for a sidecar that says an offset which is there lies beyond the end; None else."""
+    sidecar = segment.format.sidecar
+    if sidecar is None or position < bounds.end or expected >= bounds.next_offset:
+        return None
+    if position == bounds.end and not bounds.dense:
+        # Compaction, and then a truncation, may have left nothing between here and the end.
+        return None
+    place = sidecar_end(sidecar, segment.base, expected)
+    reason = f"says that offset {expected} lies beyond the end of the log"
+    return CorruptRange(segment.sidecar_path, place, expected, bounds.next_offset, reason)
+
+
+def left_before(segment: Segment, bounds: Bounds, index: OffsetIndex) -> bytes | None:
+    """Return what the last frame before the end of *bounds* leaves for the next one.
+
+    Nothing where frames stand alone; None if that frame is damaged.
+    """
+    if not segment.format.chained:
+        return b""
+    left: bytes | None = segment.before
+    for found in walk(segment, bounds, index.last() or (segment.base, 0), REINDEX_WINDOW_BYTES, None):
+        left = None if isinstance(found, CorruptRange) else found.table.left
+    return left
+
+
+def _scan(
+    segment: Segment,
+    data: Buffer,
+    position: int,
+    expected: int,
+    bounds: Bounds,
+    before: bytes | None = None,
+) -> FrameTable:
+    """Find the frames in *data*, with what the sidecar says of them.
+
+    Raises:
+        CorruptRange: If the sidecar is another segment's.
+        OSError: If it cannot be read.
+    """
+    sidecar = segment.sidecar_from(expected, len(data), dense=bounds.dense)
     return segment.format.scan(
         data,
         next_offset=expected,
@@ -187,6 +254,7 @@ def _scan(segment: Segment, data: Buffer, position: int, expected: int, bounds: 
         epochs=bounds.epochs,
         size_max=bounds.size_max,
         checked_before=segment.checked.end_from(position) - position,
+        beside=Beside(position, sidecar, before),
     )
 
 
@@ -204,7 +272,9 @@ def _unreadable(
 ) -> CorruptRange:
     missing = isinstance(error, FileNotFoundError)
     reason = "the file is missing" if missing else f"cannot be read: {error.strerror}"
-    damage = CorruptRange(segment.path, position, expected, bounds.next_offset, reason)
+    beside = segment.format.sidecar is not None and error.filename == segment.sidecar_path
+    path = segment.sidecar_path if beside else segment.path
+    damage = CorruptRange(path, position, expected, bounds.next_offset, reason)
     damage.__cause__ = error
     return damage
 
@@ -232,9 +302,9 @@ def _next_sound(segment: Segment, damage: CorruptRange, bounds: Bounds) -> tuple
             return None
         position = damage.position + size
         data = segment.read_at(position, min(bounds.size_max, bounds.end - position))
+        table = _scan(segment, data, position, damage.offset + 1, replace(bounds, dense=False))
     except OSError:
         return None
-    table = _scan(segment, data, position, damage.offset + 1, replace(bounds, dense=False))
     if not len(table) or table.next_offset(0) > bounds.next_offset:
         return None
     return table.base_offset(0), position
@@ -272,8 +342,9 @@ def records_from(segment: Segment, offset: int, bounds: Bounds) -> Iterator[Reco
         CorruptRange: Where a frame is not what was written.
     """
     start = offset
-    while offset < bounds.next_offset and (run := read_run(segment, offset, bounds, 1)) is not None:
-        for record in run.format.decode(run.buffer, run.table.position(run.first)):
+    size = RECORDS_WINDOW_BYTES if segment.format.record_per_frame else 1
+    while offset < bounds.next_offset and (run := read_run(segment, offset, bounds, size)) is not None:
+        for record in run.records():
             if record.offset >= start:
                 yield record
         offset = run.next_offset

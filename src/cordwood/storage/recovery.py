@@ -10,54 +10,63 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from cordwood.config import TopicConfig
 from cordwood.errors import MetadataDamaged
-from cordwood.formats.format import Ending, Format, FrameTable
-from cordwood.index.sparse import SparseIndex
+from cordwood.formats.format import Beside, Ending, Format, FrameTable
+from cordwood.formats.sidecar import ENTRY_SIZE
 from cordwood.index.time import TimeIndex
 from cordwood.kernels.layout import INT64_MAX
 from cordwood.storage import swapping, truncation
 from cordwood.storage.active import (
     Surroundings,
-    create_store,
+    create_stores,
     empty_active,
     mark_of,
+    may_preallocate,
     opened_ms,
 )
 from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.files import File, Files, join, parent, read_file, write_atomically
+from cordwood.storage.files import File, Files, join, parent, write_atomically
+from cordwood.storage.leftovers import remove_leftovers
 from cordwood.storage.mark import Mark, MarkFile, read_marks
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import (
     Bound,
     PartitionState,
     SealedInfo,
+    active_info,
     mark_path,
     read_state,
     sealed_state,
     state_path,
     write_state,
 )
-from cordwood.storage.reading import index_frames, note_frames
+from cordwood.storage.reading import Bounds, index_frames, left_before, note_frames
 from cordwood.storage.segment import (
     ActiveSegment,
     Flushed,
+    OffsetIndex,
     OwnedSegment,
     Segment,
+    Stores,
     load_vouched,
     segment_path,
     segments_directory,
+    sidecar_end,
 )
 from cordwood.storage.store import Store
 from cordwood.storage.view import bounds_of
 from cordwood.telemetry import (
     INDEX_CORRUPTIONS_DETECTED,
-    INDEX_REBUILDS,
     RECOVERY_SECONDS,
     TORN_BYTES,
 )
 
 SCAN_WINDOW_BYTES = 8 << 20
+#: A sidecar without entries is no larger than this.
+SIDECAR_HEAD_MAX = 16
 #: How far into a cut tail a whole frame is looked for, to say in the report that there was one.
 SEARCH_BYTES = 1 << 20
 
@@ -94,13 +103,16 @@ def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
         return True
     # What create_partition leaves when it is cut off: an empty first segment and a mark at its start.
     for mark in read_marks(files, mark_path(directory)):
-        begun = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
-        if begun != (0, initial_offset, 0, initial_offset, initial_offset):
+        said = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
+        if said != (0, initial_offset, 0, initial_offset, initial_offset):
             raise MetadataDamaged(state_path(directory), "is missing, but its mark is there")
     segments = segments_directory(directory)
     for name in files.list(segments) if files.exists(segments) else ():
+        base, _, suffix = name.partition(".")
+        sidecar = suffix in truncation.SIDECAR_SUFFIXES
         with contextlib.closing(files.open(join(segments, name), "read")) as file:
-            if file.size() or name != f"{initial_offset:020d}.log":
+            begun = file.size() <= (SIDECAR_HEAD_MAX if sidecar else 0)
+            if not begun or base != f"{initial_offset:020d}" or (suffix != "log" and not sidecar):
                 raise MetadataDamaged(state_path(directory), f"is missing, but {name} is there")
     return False
 
@@ -126,9 +138,8 @@ def create_partition(
     """Make a partition without records. Durable on return; a crash before that leaves no partition."""
     files = around.files
     files.make_directories(segments_directory(directory))
-    store = create_store(files, directory, state.active_base, config)
-    interval = state.index_interval_bytes
-    active = empty_active(around, directory, state.active_base, store, format_, interval)
+    stores = create_stores(files, directory, state.active_base, config, format_)
+    active = empty_active(around, directory, state, stores, format_)
     with contextlib.suppress(FileNotFoundError):
         files.unlink(mark_path(directory))
     mark = MarkFile.create(files, mark_path(directory), mark_of(state, active, 0, active.next_offset))
@@ -155,6 +166,10 @@ def open_partition(
     """
     started = around.clock.monotonic_ns()
     state = read_state(around.files, directory)
+    if state.record_format != format_.name:
+        # Before anything is looked at: frames of another format would pass for a torn tail.
+        found = f"is of format {state.record_format}, but its topic of format {format_.name}"
+        raise MetadataDamaged(state_path(directory), found)
     report = RecoveryReport(directory)
     if state.truncating is not None:
         state = truncation.finish_cut(around.files, directory, state)
@@ -175,7 +190,8 @@ def open_partition(
     if recovery.lost is not None:
         lost = Segment(around.open_files, directory, recovery.lost, format_)
         sealed = (*sealed, lost)
-    report = replace(recovery.report, removed_leftovers=recovery.remove_leftovers())
+    leftovers = remove_leftovers(around.files, directory, quarantine, recovery.state, format_)
+    report = replace(recovery.report, removed_leftovers=leftovers)
     mark_file = MarkFile.open(around.files, mark_path(directory))
     now = mark_of(recovery.state, active, active.store.end, active.next_offset)
     if mark is None or now != mark._replace(sequence=0) or not report.clean:
@@ -274,35 +290,40 @@ class _Recovery:
         try:
             file = self.around.files.open(path, "write")
         except FileNotFoundError:
-            return self._replace_lost(bound, "is missing")
+            return self._replace_lost(bound, f"{path} is missing")
         size = file.size()
+        sidecar, lost = self._open_sidecar(bound)
         if size < bound.position:
-            file.close()
-            return self._replace_lost(bound, f"has {size} bytes, but {bound.position} were synced")
-        index, times, flushed = self._load_indexes(bound)
-        end = self._scan_tail(file, bound, size, index, times)
+            lost = f"{path} has {size} bytes, but {bound.position} were synced"
+        if lost is not None:
+            for opened in (file, sidecar):
+                if opened is not None:
+                    opened.close()
+            return self._replace_lost(bound, lost)
+        segment = Segment(self.around.open_files, self.directory, active_info(self.state, bound), self.format)
+        index, times, flushed = self._load_indexes(segment, bound)
+        before = left_before(segment, self._bounds_of(segment), index)
+        entries = self._entries_past(sidecar, bound)
+        end, left = self._scan_tail(file, bound, size, (index, times), entries, before)
+        self.around.open_files.forget(segment.number)
         if size > end.position:
-            self._cut(file, end.position, size)
+            self._cut(file, end.position, size, "torn")
+        stores = self._stores(file, sidecar, end)
         if end.position > bound.position:
             # These bytes may be in the cache only; no reader may see them before they are synced.
             file.sync()
-        info = SealedInfo(
-            base=bound.base,
-            size=end.position,
-            next_offset=end.next_offset,
-            index_interval_bytes=self.state.index_interval_bytes,
-            generation=self.state.active_generation,
-        )
-        store = Store(file, end.position, preallocate=self.config.preallocate)
+            if sidecar is not None:
+                sidecar.sync()
         active = ActiveSegment(
             self.around.open_files,
             self.directory,
-            info,
+            active_info(self.state, end),
             self.format,
-            store,
-            (index, times),
+            stores,
             opened_ms(times, self.around.clock),
+            left or b"",
         )
+        active.take_indexes(index, times)
         if flushed is None:
             active.rewrite_indexes()
         else:
@@ -311,84 +332,120 @@ class _Recovery:
             active.sync_indexes(len(index), len(times))
         return active
 
+    # --- the sidecar ------------------------------------------------------------------------------
+
+    def _open_sidecar(self, bound: Bound) -> tuple[File | None, str | None]:
+        """Return the file beside the store, and what it lost of what was synced; both may be None."""
+        sidecar = self.format.sidecar
+        if sidecar is None:
+            return None, None
+        path, head = segment_path(self.directory, bound.base, sidecar.suffix), sidecar.head(bound.base)
+        try:
+            file = self.around.files.open(path, "write")
+        except FileNotFoundError:
+            return None, f"{path} is missing"
+        synced = sidecar_end(sidecar, bound.base, bound.next_offset)
+        if file.size() < synced:
+            return file, f"{path} has {file.size()} bytes, but {synced} were synced"
+        if file.read_at(0, len(head)) != head:
+            return file, f"{path} does not begin as that of offset {bound.base}"
+        return file, None
+
+    def _entries_past(self, sidecar: File | None, bound: Bound) -> bytes:
+        """Return what the sidecar has past *bound*."""
+        if sidecar is None or self.format.sidecar is None:
+            return b""
+        start = sidecar_end(self.format.sidecar, bound.base, bound.next_offset)
+        return sidecar.read_at(start, sidecar.size() - start)
+
+    def _stores(self, file: File, sidecar: File | None, end: Bound) -> Stores:
+        """Return the stores to go on with, the sidecar cut where the last whole frame has its entry."""
+        beside = None
+        if sidecar is not None and self.format.sidecar is not None:
+            kept, size = sidecar_end(self.format.sidecar, end.base, end.next_offset), sidecar.size()
+            if size > kept:
+                self._cut(sidecar, kept, size, f"{self.format.sidecar.suffix}.torn")
+            beside = Store(sidecar, kept)
+        preallocate = may_preallocate(self.config, self.format)
+        return Stores(Store(file, end.position, preallocate=preallocate), beside)
+
     def _replace_lost(self, bound: Bound, reason: str) -> ActiveSegment:
         """Seal a segment that lost synced bytes as it is, and go on after what it should have held."""
-        path = segment_path(self.directory, bound.base, "log")
-        self.report = replace(self.report, damage=f"{path} {reason}")
+        self.report = replace(self.report, damage=reason)
+        files = self.around.files
         if bound.next_offset == bound.base:
-            store = create_store(self.around.files, self.directory, bound.base, self.config)
+            stores = create_stores(files, self.directory, bound.base, self.config, self.format)
         else:
-            interval = self.state.index_interval_bytes
             # Nobody knows its timestamps any more, so a search by time must not pass it over.
-            self.lost = SealedInfo(
-                bound.base,
-                bound.position,
-                bound.next_offset,
-                max_timestamp=INT64_MAX,
-                index_interval_bytes=interval,
+            self.lost = msgspec.structs.replace(
+                active_info(self.state, bound), max_timestamp=INT64_MAX, generation=0
             )
-            store = create_store(self.around.files, self.directory, bound.next_offset, self.config)
+            stores = create_stores(files, self.directory, bound.next_offset, self.config, self.format)
             self.state = sealed_state(self.state, self.lost)
-            write_state(self.around.files, self.directory, self.state)
-        return empty_active(
-            self.around,
-            self.directory,
-            self.state.active_base,
-            store,
-            self.format,
-            self.state.index_interval_bytes,
-        )
+            write_state(files, self.directory, self.state)
+        return empty_active(self.around, self.directory, self.state, stores, self.format)
 
     # --- indexes ----------------------------------------------------------------------------------
 
-    def _load_indexes(self, bound: Bound) -> tuple[SparseIndex, TimeIndex, Flushed | None]:
+    def _load_indexes(self, segment: Segment, bound: Bound) -> tuple[OffsetIndex, TimeIndex, Flushed | None]:
         """Return the indexes of what lies below *bound*, built from the log if the files are not as synced.
 
         The entries the mark vouches for are taken; what lies between them and the bound is scanned.
         """
-        mark, interval = self.mark, self.state.index_interval_bytes
+        mark = self.mark
         if bound.position == 0:
-            return SparseIndex(interval), TimeIndex(), None
+            return *segment.new_indexes(), None
         if mark is not None and mark.base == bound.base:
-            vouched = load_vouched(self.around.files, self.directory, mark, interval)
+            vouched = load_vouched(segment, mark)
             if vouched is not None:
-                self._catch_up(*vouched, bound)
+                self._catch_up(segment, *vouched)
                 entries = (mark.index_entries, mark.time_index_entries)
                 return *vouched, Flushed(*entries, mark.index_crc, mark.time_index_crc)
             self.around.telemetry.add(INDEX_CORRUPTIONS_DETECTED)
-        self.around.telemetry.add(INDEX_REBUILDS)
         self.report = replace(self.report, indexes_rebuilt=True)
-        index, time_index = SparseIndex(interval), TimeIndex()
-        self._catch_up(index, time_index, bound)
+        index, time_index = segment.new_indexes()
+        with self.around.open_files.rebuilding():
+            self._catch_up(segment, index, time_index)
         return index, time_index, None
 
-    def _catch_up(self, index: SparseIndex, times: TimeIndex, bound: Bound) -> None:
-        """Add the entries of frames from the last one indexed up to *bound*, as far as they can be walked."""
-        info = SealedInfo(
-            bound.base,
-            bound.position,
-            bound.next_offset,
-            index_interval_bytes=index.interval_bytes,
-            generation=self.state.active_generation,
-        )
-        segment = Segment(self.around.open_files, self.directory, info, self.format)
-        bounds = bounds_of(self.state, info, self.config.stored_bytes_max)
-        damage = index_frames(segment, bounds, index, times, index.last() or (bound.base, 0))
+    def _catch_up(self, segment: Segment, index: OffsetIndex, times: TimeIndex) -> None:
+        """Add the entries of frames from the last one indexed up to the end, as far as they can be walked."""
+        # Both were synced at the same time. A dense index says nothing of when; the times reach that far, or
+        # what follows has no entry among them.
+        known = index.last() if segment.has_sparse_index else index.floor_entry(times.last_offset())
+        start = known or (segment.base, 0)
+        damage = index_frames(segment, self._bounds_of(segment), index, times, start)
         if damage is not None:
             self.report = replace(self.report, damage=str(damage))
 
+    def _bounds_of(self, segment: Segment) -> Bounds:
+        return bounds_of(self.state, segment.info, self.config.stored_bytes_max)
+
     # --- the tail ---------------------------------------------------------------------------------
 
-    def _scan_tail(self, file: File, bound: Bound, size: int, index: SparseIndex, times: TimeIndex) -> Bound:
-        """Walk the whole, valid frames after *bound* and return where they end."""
+    def _scan_tail(
+        self,
+        file: File,
+        bound: Bound,
+        size: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+        entries: bytes,
+        before: bytes | None,
+    ) -> tuple[Bound, bytes | None]:
+        """Walk the whole, valid frames after *bound*; return where they end, and what the last one left.
+
+        *entries* are those of the sidecar after *bound*, *before* is what the frame before it left.
+        """
         position, next_offset, window = bound.position, bound.next_offset, SCAN_WINDOW_BYTES
         while position < size:
             data = file.read_at(position, min(window, size - position))
-            table = self._scan(data, next_offset)
-            note_frames(index, times, table, position)
+            passed = (next_offset - bound.next_offset) * ENTRY_SIZE
+            table = self._scan(data, next_offset, Beside(position, memoryview(entries)[passed:], before))
+            note_frames(*indexes, table, position)
             if len(table):
                 next_offset = table.next_offset(len(table) - 1)
                 position += table.end
+                before = table.left
             more = position + len(data) - table.end < size
             if table.ending is Ending.SHORT and more:
                 window = window if len(table) else window * 2
@@ -398,9 +455,9 @@ class _Recovery:
         self.report = replace(
             self.report, scanned_bytes=size - bound.position, kept_bytes=position - bound.position
         )
-        return Bound(bound.base, position, next_offset)
+        return Bound(bound.base, position, next_offset), before
 
-    def _scan(self, data: bytes, next_offset: int) -> FrameTable:
+    def _scan(self, data: bytes, next_offset: int, beside: Beside) -> FrameTable:
         epoch = self.state.leader_epoch
         return self.format.scan(
             data,
@@ -408,13 +465,15 @@ class _Recovery:
             dense=True,
             epochs=((0, epoch),),
             size_max=self.config.stored_bytes_max,
+            beside=beside,
         )
 
-    def _cut(self, file: File, position: int, size: int) -> None:
-        """Cut the file at *position*, keeping a copy of what goes unless it is zeros."""
+    def _cut(self, file: File, position: int, size: int, suffix: str) -> None:
+        """Cut the file at *position*, keeping a copy of what goes, under *suffix*, unless it is zeros."""
         tail = file.read_at(position, size - position)
         if any(tail):
-            name = f"{self.state.topic}-{self.state.partition}-{self.state.active_base:020d}-{position}.torn"
+            name = f"{self.state.topic}-{self.state.partition}-{self.state.active_base:020d}-{position}"
+            name = f"{name}.{suffix}"
             target = join(self.quarantine, name)
             self.around.files.make_directories(self.quarantine)
             self.around.files.sync_directory(parent(self.quarantine))
@@ -423,9 +482,9 @@ class _Recovery:
             self.around.telemetry.add(TORN_BYTES, torn)
             self.report = replace(
                 self.report,
-                truncated_bytes=torn,
-                quarantined=target,
-                whole_frame_cut=self._holds_a_frame(tail[:SEARCH_BYTES]),
+                truncated_bytes=self.report.truncated_bytes + torn,
+                quarantined=self.report.quarantined or target,
+                whole_frame_cut=self.report.whole_frame_cut or self._holds_a_frame(tail[:SEARCH_BYTES]),
             )
         file.truncate(position)
         file.sync()
@@ -445,36 +504,3 @@ class _Recovery:
             )
             for start in self.format.candidates(tail)
         )
-
-    # --- leftovers --------------------------------------------------------------------------------
-
-    def remove_leftovers(self) -> tuple[str, ...]:
-        """Remove segment files that no committed state names; return their names.
-
-        They are what a crash left of a roll, a removal or a truncation that was never committed. Bytes
-        that this cannot explain go to the quarantine.
-        """
-        files, segments = self.around.files, segments_directory(self.directory)
-        known = {f"{info.base:020d}" for info in self.state.sealed} | {f"{self.state.active_base:020d}"}
-        removed = []
-        names = files.list(segments)
-        # Tombs last: as long as one is there, what is left of its segment is known to be on its way out.
-        for name in sorted(names, key=lambda name: name.endswith(f".{truncation.TOMB_SUFFIX}")):
-            base, _, suffix = name.partition(".")
-            if base in known and suffix in truncation.SUFFIXES:
-                continue
-            path = join(segments, name)
-            below = base.isdigit() and int(base) < min(map(int, known))
-            explained = below or f"{base}.{truncation.TOMB_SUFFIX}" in names
-            if suffix == "log" and not explained and any(read_file(files, path)):
-                files.make_directories(self.quarantine)
-                files.sync_directory(parent(self.quarantine))
-                leftover = f"{self.state.topic}-{self.state.partition}-{name}"
-                files.rename(path, join(self.quarantine, leftover))
-                files.sync_directory(self.quarantine)
-            else:
-                files.unlink(path)
-            removed.append(name)
-        if removed:
-            files.sync_directory(segments)
-        return tuple(removed)

@@ -22,16 +22,16 @@ import msgspec
 
 from cordwood import process
 from cordwood.errors import CordwoodError, DirectoryRefused, MetadataDamaged, StorageError, UnknownTopic
-from cordwood.index.sparse import SparseIndex
-from cordwood.index.time import TimeIndex
-from cordwood.storage.data_directory import FORMATS, DataDirectory, Opening, partition_directory
+from cordwood.formats.registry import FORMATS
+from cordwood.storage.data_directory import DataDirectory, Opening, partition_directory
 from cordwood.storage.files import Files, join, parent, read_file, write_all
 from cordwood.storage.mark import read_marks
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.partition_state import SealedInfo, mark_path, read_state
+from cordwood.storage.partition_state import Bound, SealedInfo, active_info, mark_path, read_state
 from cordwood.storage.reading import Bounds, index_frames
 from cordwood.storage.recovery import newest_mark
-from cordwood.storage.segment import OpenFiles, Segment, segment_path
+from cordwood.storage.segment import Segment, segment_path
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.view import bounds_of
 
@@ -82,6 +82,7 @@ class SegmentWork:
     bounds: Bounds
     format: str
     sealed: bool
+    partition: int = 0
 
     def path(self, suffix: str) -> str:
         """Return where one of its files is."""
@@ -116,14 +117,17 @@ def build_indexes(files: Files, work: SegmentWork) -> SegmentBuilt:
     Raises:
         DiskFull, StorageError: If that could not be written.
     """
-    format_ = FORMATS[work.format]
+    format_ = FORMATS[work.format].for_partition(work.partition)
     segment = Segment(OpenFiles(files, mapped=False), work.directory, work.info, format_)
-    index, times = SparseIndex(work.info.index_interval_bytes), TimeIndex()
+    index, times = segment.new_indexes()
     damage = index_frames(segment, work.bounds, index, times, (work.info.base, 0))
     if damage is not None:
         return SegmentBuilt(damage=Damaged(damage.path, damage.position, damage.reason))
-    built = zip(SUFFIXES, (bytes(index.entries), bytes(times.entries)), strict=True)
-    return SegmentBuilt(tuple(_compared(files, work, suffix, entries) for suffix, entries in built))
+    # Where the sidecar is the index there is none to rebuild: it is as authoritative as the log.
+    by_offset = BuiltIndex(0)
+    if segment.has_sparse_index:
+        by_offset = _compared(files, work, "idx", bytes(index.entries))
+    return SegmentBuilt((by_offset, _compared(files, work, "timeidx", bytes(times.entries))))
 
 
 def _compared(files: Files, work: SegmentWork, suffix: str, entries: bytes) -> BuiltIndex:
@@ -279,13 +283,7 @@ class _Reindexing:
 def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
     """Return the segments of a partition, the active one as far as it is written."""
     state = log.state
-    active = SealedInfo(
-        state.active_base,
-        log.active_size,
-        log.log_end_offset,
-        index_interval_bytes=state.index_interval_bytes,
-        generation=state.active_generation,
-    )
+    active = active_info(state, Bound(state.active_base, log.active_size, log.log_end_offset))
     return [
         SegmentWork(
             data,
@@ -294,6 +292,7 @@ def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
             bounds_of(state, info, log.config.stored_bytes_max),
             log.format.name,
             sealed=info is not active,
+            partition=state.partition,
         )
         for info in (*state.sealed, active)
     ]

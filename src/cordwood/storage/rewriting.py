@@ -18,14 +18,15 @@ import msgspec
 from cordwood.config import TopicConfig
 from cordwood.errors import CorruptRange, StorageError
 from cordwood.formats.format import Format
-from cordwood.index.sparse import SparseIndex
-from cordwood.index.time import NO_TIMESTAMP, TimeIndex
+from cordwood.formats.sidecar import Sidecar
+from cordwood.index.time import NO_TIMESTAMP
 from cordwood.kernels import BinaryBuffers, Buffer, Want
 from cordwood.storage.compaction import is_tombstone_due
 from cordwood.storage.files import File, Files, write_all
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_state import PartitionState, SealedInfo
 from cordwood.storage.reading import Window, index_frames, walk
-from cordwood.storage.segment import OpenFiles, Segment
+from cordwood.storage.segment import Segment
 from cordwood.storage.view import bounds_of
 
 WINDOW_BYTES = 1 << 20
@@ -33,7 +34,7 @@ WINDOW_BYTES = 1 << 20
 Pace = Callable[[int], None]
 """Told how many bytes were read or written; takes its time where there is a limit."""
 Target = Callable[[str], str]
-"""From ``log``, ``idx`` or ``timeidx`` to where that file of the new segment is written."""
+"""From the suffix of a file, such as ``log``, to where that file of the new segment is written."""
 
 
 def no_pace(size: int) -> None:
@@ -108,9 +109,10 @@ def rewrite(work: Rewriting, old: tuple[Segment, ...], keys: Superseding, target
     with contextlib.suppress(FileNotFoundError):
         work.files.unlink(path)
     with contextlib.closing(work.files.open(path, "create")) as file:
-        output = _Output(file, work.pace)
+        output = _Output(file, work.pace, work.format.sidecar, infos[0].base)
         for segment in old:
             _Filter(work, segment, keys, last=segment is old[-1]).copy_to(output)
+        output.end_at(infos[-1].next_offset)
         unchanged = len(old) == 1 and output.unchanged
         if not unchanged:
             file.sync()
@@ -123,24 +125,28 @@ def rewrite(work: Rewriting, old: tuple[Segment, ...], keys: Superseding, target
 
 def _index(work: Rewriting, infos: tuple[SealedInfo, ...], output: _Output, target: Target) -> SealedInfo:
     """Return what is to be said of the new segment, having read what was written and indexed it."""
-    interval = work.state.index_interval_bytes
     info = SealedInfo(
         infos[0].base,
         output.size,
         infos[-1].next_offset,
-        index_interval_bytes=interval,
+        index_interval_bytes=work.state.index_interval_bytes,
         generation=max(info.generation for info in infos) + 1,
+        index_interval_records=work.state.index_interval_records,
     )
     segment = Segment(work.open_files, work.directory, info, work.format)
     segment.path = target("log")
-    index, times = SparseIndex(interval), TimeIndex()
+    if work.format.sidecar is not None:
+        segment.sidecar_at = target(work.format.sidecar.suffix)
+        _write(work.files, segment.sidecar_at, bytes(output.entries))
+    index, times = segment.new_indexes()
     bounds = bounds_of(work.state, info, work.config.stored_bytes_max)
     damage = index_frames(segment, bounds, index, times, (info.base, 0))
     work.open_files.forget(segment.number)
     if damage is not None:
         raise StorageError(f"what compaction wrote cannot be read back: {damage}")
-    for suffix, entries in (("idx", index.entries), ("timeidx", times.entries)):
-        _write(work.files, target(suffix), bytes(entries))
+    if segment.has_sparse_index:
+        _write(work.files, target("idx"), bytes(index.entries))
+    _write(work.files, target("timeidx"), bytes(times.entries))
     return msgspec.structs.replace(
         info,
         max_timestamp=times.largest,
@@ -155,9 +161,13 @@ def _index(work: Rewriting, infos: tuple[SealedInfo, ...], output: _Output, targ
 class _Output:
     """The new file of a segment, and what was left out on the way to it."""
 
-    def __init__(self, file: File, pace: Pace) -> None:
+    def __init__(self, file: File, pace: Pace, sidecar: Sidecar | None, base_offset: int) -> None:
         self._file = file
         self._pace = pace
+        self._sidecar = sidecar
+        self._next_offset = base_offset
+        #: The new sidecar, entry for entry.
+        self.entries = bytearray(b"" if sidecar is None else sidecar.head(base_offset))
         self.size = 0
         self.dropped = 0
         self.tombstones_dropped = 0
@@ -176,6 +186,23 @@ class _Output:
             write_all(self._file, self.size, data)
             self.size += len(data)
             self._pace(len(data))
+
+    def put_frame(self, offset: int, data: Buffer) -> None:
+        """Append the frame of one record, and its entry in the sidecar, which there must be."""
+        assert self._sidecar is not None
+        self.end_at(offset)
+        self.entries += self._sidecar.pack(
+            self.size, [len(data)], [self._sidecar.checksum(data, 0, len(data))]
+        )
+        self._next_offset = offset + 1
+        self.put(data)
+
+    def end_at(self, offset: int) -> None:
+        """Say in the sidecar that the records up to *offset* are gone."""
+        if self._sidecar is not None:
+            gone = [0] * (offset - self._next_offset)
+            self.entries += self._sidecar.pack(self.size, gone, gone)
+            self._next_offset = offset
 
 
 class _Filter:
@@ -202,7 +229,7 @@ class _Filter:
     def _dropped(self, window: Window, output: _Output) -> bytearray:
         """Return a byte for each data record of a window, 1 for those that go."""
         want = Want.KEY | Want.OFFSET | Want.VALUE
-        columns = self._format.decode_columns(frames_of(window), want)
+        columns = window.table.columns(0, len(window.table), want)
         assert columns.key is not None
         assert columns.offset is not None
         assert columns.value is not None
@@ -211,12 +238,16 @@ class _Filter:
         # What lies below the log start was deleted, whatever its key.
         deleted = bisect_left(offsets, self._log_start)
         dropped[:deleted] = b"\1" * deleted
+        stays = self._row_that_stays(window, columns.rows)
+        if stays is not None:
+            dropped[stays] = 0
         output.dropped += dropped.count(1)
         if columns.value.nulls:
             for row in _null_rows(columns.value, columns.rows):
                 if dropped[row]:
                     continue
-                if self._drop_tombstones and offsets[row] < self._end and not _is_null(columns.key, row):
+                due = self._drop_tombstones and row != stays
+                if due and offsets[row] < self._end and not _is_null(columns.key, row):
                     dropped[row] = 1
                     output.dropped += 1
                     output.tombstones_dropped += 1
@@ -224,9 +255,23 @@ class _Filter:
                     output.has_tombstones = True
         return dropped
 
+    def _row_that_stays(self, window: Window, rows: int) -> int | None:
+        """Return the record that stays whatever is known of its key, if there is one in a window.
+
+        Where a frame is a record it cannot be a shell, so the last record of a segment stays whole.
+        """
+        last = window.position + window.table.end == self._last_position
+        return rows - 1 if last and self._format.record_per_frame else None
+
     def _copy(self, window: Window, dropped: bytearray, output: _Output) -> None:
         """Write the frames of a window; those that stay whole, and follow each other, in one piece."""
         table, data = window.table, memoryview(window.data)
+        if self._format.sidecar is not None:
+            for frame in range(len(table)):
+                after = table.position(frame + 1) if frame + 1 < len(table) else table.end
+                if not dropped[frame]:
+                    output.put_frame(table.base_offset(frame), data[table.position(frame) : after])
+            return
         begin, row = table.position(0), 0
         for frame in range(len(table)):
             count, position = table.record_count(frame), table.position(frame)
@@ -241,19 +286,12 @@ class _Filter:
             if empty and not self._must_stay(window.position + after, table.base_offset(frame)):
                 output.shells_dropped += not count
                 continue
-            output.put(
-                data[position:after] if whole else self._format.without(data, position, dropped, first)
-            )
+            output.put(data[position:after] if whole else table.without(frame, dropped, first))
         output.put(data[begin : table.end])
 
     def _must_stay(self, end: int, base_offset: int) -> bool:
         """Return whether a frame stays though it has no records left."""
         return end == self._last_position or base_offset in self._last_batches
-
-
-def frames_of(window: Window) -> memoryview:
-    """Return the bytes of the frames in a window."""
-    return memoryview(window.data)[: window.table.end]
 
 
 def numbers_in(buffer: Buffer) -> memoryview:

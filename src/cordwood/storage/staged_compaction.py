@@ -14,16 +14,18 @@ from typing import NamedTuple, TypeAlias
 from cordwood import process
 from cordwood.config import TopicConfig
 from cordwood.errors import UnknownTopic
+from cordwood.formats.registry import FORMATS
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import CompactionPlan, group_segments, plan_compaction
 from cordwood.storage.compactor import CompactionReport, put_in_place, rewriting_of
-from cordwood.storage.data_directory import FORMATS, DataDirectory, Opening
+from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files, join
 from cordwood.storage.maintenance import follow
+from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import PartitionState, SealedInfo
 from cordwood.storage.rewriting import Rewriting, Rewritten, Superseding, rewrite
-from cordwood.storage.segment import OpenFiles, Segment
+from cordwood.storage.segment import Segment
 from cordwood.storage.spool import SUFFIX
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.swapping import swap_path
@@ -94,7 +96,7 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
         CorruptRange: If a segment is damaged.
         OSError: If it could not be written.
     """
-    format_ = FORMATS[work.config.format]
+    format_ = FORMATS[work.config.format].for_partition(work.state.partition)
     open_files = OpenFiles(files, mapped=False)
     segments = tuple(Segment(open_files, work.directory, info, format_) for info in work.infos)
     staged = join(work.data, "tmp", process.new_id())
@@ -113,18 +115,20 @@ class _Due(NamedTuple):
     segments: dict[int, Segment]
     work: Rewriting
     groups: list[GroupWork]
+    chained: bool
 
     def finish(self, directory: DataDirectory, done: Sequence[GroupDone]) -> CompactionReport:
         """Swap what was written into the log, group after group, and say so in the checkpoint."""
         report, end = CompactionReport.begin(self.log, self.plan), self.plan.end
         around, place = directory.surroundings, self.log.directory
-        files, chains = around.files, directory.chains if self.log.config.chain else None
+        files, chains = around.files, directory.chains if self.chained else None
         for group, found in zip(self.groups, done, strict=True):
             old = tuple(self.segments[info.base] for info in group.infos)
             if found.rewritten.info is not None:
                 for suffix in SUFFIXES:
-                    target = swap_path(place, old[0].base, suffix)
-                    files.rename(f"{found.staged}-{suffix}{SUFFIX}", target)
+                    staged = f"{found.staged}-{suffix}{SUFFIX}"
+                    if files.exists(staged):
+                        files.rename(staged, swap_path(place, old[0].base, suffix))
                 files.sync_directory(join(group.data, "tmp"))
             if not put_in_place(around, self.log, chains, self.work, old, found.rewritten):
                 end = min(end, old[0].base)
@@ -157,4 +161,5 @@ def _plan(directory: DataDirectory, log: PartitionLog, now_ms: int, *, force: bo
         GroupWork(directory.path, log.directory, group, *known)
         for group in group_segments(plan, plan.end, log.config, now_ms)
     ]
-    return _Due(log, plan, {segment.base: segment for segment in view.segments[:-1]}, work, groups)
+    segments = {segment.base: segment for segment in view.segments[:-1]}
+    return _Due(log, plan, segments, work, groups, chained=followed is not None)

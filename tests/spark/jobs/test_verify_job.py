@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.chains import HandChain
 from support.commands import refused, run
 from support.data_directory import (
     Partition,
@@ -17,6 +19,7 @@ from support.data_directory import (
     frame,
     put,
     topic_entry,
+    with_crc,
     write_broker_id,
     write_catalogue,
     write_sound_directory,
@@ -25,6 +28,7 @@ from support.verifying import SNAPSHOT, producing_partition
 
 import cordwood
 from cordwood.errors import JobFailed, UnknownTopic
+from cordwood.formats.registry import FORMATS
 from cordwood.spark.jobs import segments
 from cordwood.spark.jobs.segments import spread_segments
 from cordwood.spark.jobs.verify import VerifyOptions, verify
@@ -63,6 +67,18 @@ def producers(root: Path) -> None:
     put(FILES, str(root / ORDERS / "producers.json"), envelope({**SNAPSHOT, "next_offset": 99}))
 
 
+def forged(root: Path) -> None:
+    """Change a record of a partition that has a chain, and everything but its leaf with it."""
+    partition = producing_partition()
+    HandChain().follow([each for segment in partition.sealed for each in segment]).write(
+        FILES, str(root / ORDERS)
+    )
+    original = partition.sealed[1][2]
+    data = with_crc(original.data.replace(b"k0", b"K0"))
+    partition.sealed[1][2] = replace(original, data=data)
+    partition.write(FILES, str(root))
+
+
 #: What is done to a sound directory with a torn tail, and what verify says then.
 DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "nothing": (lambda root: None, 0),
@@ -74,6 +90,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int]] = {
     "flipped bits of the mark": (lambda root: (root / ORDERS / "mark").write_bytes(b"x" * 1024), 4),
     "a log that is gone": (remove(f"{ORDERS}/segments/{20:020d}.log"), 4),
     "gaps": (gaps, 0),
+    "a record that is not what was appended": (forged, 4),
     "producers that the log does not bear out": (producers, 3),
     "a stranger among topics": (lambda root: (root / "topics" / "a b").write_bytes(b"x"), 0),
 }
@@ -95,6 +112,18 @@ def test_report_output_and_exit_status_are_those_of_the_local_command(
     assert (there.exit_code, there.stdout, there.stderr) == (code, here.stdout, here.stderr)
     assert here.exit_code == code
     assert verify(spark, VerifyOptions(str(tmp_path))) == local(tmp_path)
+
+
+def test_every_record_format_is_checked_as_by_the_local_command(spark: SparkSession, tmp_path: Path) -> None:
+    with cordwood.open(tmp_path) as log:
+        for name in FORMATS:
+            log.topic(name, config={"cordwood.format": name, "segment.bytes": "100"}).append(b"value")
+    assert verify(spark, VerifyOptions(str(tmp_path))).sound
+    for name in FORMATS:
+        flip(f"topics/{name}/0/segments/{0:020d}.log", 8 * 18)(tmp_path)
+    report = verify(spark, VerifyOptions(str(tmp_path)))
+    assert report == local(tmp_path)
+    assert report.count("corruption") >= len(FORMATS)
 
 
 def test_json_one_topic_and_relative_paths_are_those_of_the_local_command(

@@ -53,6 +53,7 @@ class _Fetch:
         self._waiter: Waiter | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading = False
+        self._reading_ns = 0
         self._last = False
 
     def begin(self) -> None:
@@ -98,6 +99,7 @@ class _Fetch:
         if self._waiter is not None:
             self._waiter.missing = self._min_bytes
         self._reading = True
+        self._reading_ns = self._context.meter.now_ns()
         self._context.readers.run(self._exchange, self._read_now, self._got)
 
     def _read_now(self) -> Haul:
@@ -117,6 +119,7 @@ class _Fetch:
     def _got(self, haul: Haul) -> None:
         """Take what was read."""
         self._reading = False
+        self._context.meter.read(self._reading_ns)
         try:
             self._consider(haul)
         finally:
@@ -155,6 +158,7 @@ class _Fetch:
 
     def _answer(self, haul: Haul) -> None:
         self._end()
+        self._context.meter.fetched(haul.size)
         committed_only = self._request.isolation_level == READ_COMMITTED
         topics = []
         for topic, numbers in zip(self._request.topics, self._plan, strict=True):

@@ -9,6 +9,7 @@ from cordwood.broker.node import Placed
 from cordwood.broker.sink import is_command
 from cordwood.broker.topics import INTERNAL
 from cordwood.errors import CordwoodError, LogFailed, RecordRefused, UnknownTopic
+from cordwood.formats.native import BatchFormat
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.produce import (
     ProducePartitionResponse,
@@ -59,8 +60,11 @@ def produce(context: Context, exchange: Exchange) -> None:
         planned.append((topic, places))
 
     commands = [batch for batch in batches if is_command(batch.topic, batch.partition)]
+    sizes = [len(batch.data) for batch in batches]
+    started_ns = context.meter.now_ns()
 
     def answer(outcomes: Sequence[Outcome]) -> None:
+        context.meter.produced(started_ns, zip(sizes, outcomes, strict=True))
         _answer(exchange, request.acks, planned, outcomes)
 
     def done(outcomes: Sequence[Outcome]) -> None:
@@ -93,7 +97,7 @@ def _obey(
         for batch, outcome in stored:
             if isinstance(outcome, Placed) and is_command(batch.topic, batch.partition):
                 try:
-                    records = outcome.log.format.decode(batch.data, 0)
+                    records = BatchFormat().decode(batch.data, 0)
                     shares.extend(context.node.sink.obey(batch.topic, records))
                 except CordwoodError as error:
                     _LOGGER.warning("a command in %s was not obeyed: %s", batch.topic, error)

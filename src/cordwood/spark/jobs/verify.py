@@ -54,4 +54,6 @@ def _below(check: SegmentCheck, above: str) -> SegmentCheck:
     index, time_index = (
         replace(claim, source=above + claim.source) for claim in (plan.index, plan.time_index)
     )
-    return replace(check, plan=replace(plan, path=above + plan.path, index=index, time_index=time_index))
+    leaves = plan.leaves and replace(plan.leaves, chain=above + plan.leaves.chain)
+    below = replace(plan, path=above + plan.path, index=index, time_index=time_index, leaves=leaves)
+    return replace(check, plan=below)

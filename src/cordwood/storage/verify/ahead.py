@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from cordwood.storage.files import Files, join, read_file
 from cordwood.storage.verify.frame import Frame
-from cordwood.storage.verify.plans import PARTITION_NAME, take_snapshot
+from cordwood.storage.verify.plans import PARTITION_NAME, SUFFIXES, take_snapshot
 from cordwood.storage.verify.producers import ProducersCheck
-from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.report import Only, Tally
 from cordwood.storage.verify.segment import SegmentPlan, check_segment
 
 
@@ -70,8 +70,8 @@ def run_check(files: Files, check: SegmentCheck) -> SegmentResult:
     return SegmentResult(tally, end_offset, tuple(shown))
 
 
-def check_ahead(files: Files, topics: str, only: str | None, check: Checker) -> dict[str, PartitionAhead]:
-    """Have *check* check the segments of all partitions in *topics*, or of one topic; return it by partition.
+def check_ahead(files: Files, topics: str, only: Only, check: Checker) -> dict[str, PartitionAhead]:
+    """Have *check* check the segments of the partitions in *topics* that are wanted; return it by partition.
 
     What cannot be planned now is left to the walk, which says why.
     """
@@ -81,12 +81,12 @@ def check_ahead(files: Files, topics: str, only: str | None, check: Checker) -> 
         with Tally().reading(path):
             snapshot = take_snapshot(files, path, topic, partition)
             state = snapshot.state
-            if state is None or state.record_format != "batch":
+            if state is None or state.record_format not in SUFFIXES:
                 continue
             # Before the log, which only grows: what the snapshot covers was there when it was written.
             producers_path = join(path, "producers.json")
             data = read_file(files, producers_path) if files.exists(producers_path) else None
-            producers = ProducersCheck(producers_path, data)
+            producers = ProducersCheck(producers_path, data, state.record_format)
             found[path] = PartitionAhead(state.topic_id, producers)
             planned += (
                 (path, SegmentCheck(plan, producers.claimed(plan))) for plan in snapshot.plans.values()
@@ -97,15 +97,15 @@ def check_ahead(files: Files, topics: str, only: str | None, check: Checker) -> 
     return found
 
 
-def _partitions(files: Files, topics: str, only: str | None) -> Iterator[tuple[str, str, int]]:
+def _partitions(files: Files, topics: str, only: Only) -> Iterator[tuple[str, str, int]]:
     """Yield path, topic and number of what may be a partition's directory, as far as they can be seen."""
     ignored = Tally()
     with ignored.reading(topics):
         for topic in files.list(topics) if files.exists(topics) else []:
             path = join(topics, topic)
-            if only not in (None, topic):
+            if not only.has_topic(topic):
                 continue
             with ignored.reading(path):
                 for name in files.list(path) if files.is_directory(path) else []:
-                    if PARTITION_NAME.match(name):
+                    if PARTITION_NAME.match(name) and only.has(topic, int(name)):
                         yield join(path, name), topic, int(name)

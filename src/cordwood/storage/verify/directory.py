@@ -9,6 +9,7 @@ same afterwards; else the segment is read again.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from cordwood.errors import DirectoryRefused, UnknownTopic
 from cordwood.storage.files import Files, join, read_file
@@ -24,15 +25,17 @@ from cordwood.storage.verify.catalogue import (
     check_moved,
     check_vanished,
 )
+from cordwood.storage.verify.chain import check_chain, check_no_chain
+from cordwood.storage.verify.checkpoints import Claims, GivenCheckpoint
 from cordwood.storage.verify.metadata import (
     BrokerId,
     Partition,
     check_json,
     read_bytes,
 )
-from cordwood.storage.verify.plans import PARTITION_NAME, Snapshot, take_snapshot
-from cordwood.storage.verify.producers import ProducersCheck
-from cordwood.storage.verify.report import Progress, Tally, VerifyReport
+from cordwood.storage.verify.plans import PARTITION_NAME, SUFFIXES, Snapshot, take_snapshot
+from cordwood.storage.verify.producers import ProducersCheck, producers_severity
+from cordwood.storage.verify.report import Only, Progress, Tally, VerifyReport
 from cordwood.storage.verify.segment import SegmentPlan, check_segment
 from cordwood.storage.verify.sink import PartitionEnd, SinkCheck
 
@@ -47,33 +50,41 @@ def verify_directory(
     topic: str | None = None,
     progress: Progress | None = None,
     check: Checker | None = None,
+    checkpoints: Sequence[GivenCheckpoint] = (),
+    partition: int | None = None,
 ) -> VerifyReport:
     """Check the data directory at *path*, or of its topics only *topic*, and return what was found.
 
     Read-only, and may run beside the writer. Whatever bytes the files hold, the result is a report; so is
     it where a file cannot be read. Memory is bounded by a few windows and the largest frame. With *check*
     segments are read by it, all of them at once, else here, one after the other; the report is the same.
+    *checkpoints* are held against the chains together with those that are kept in the directory. With
+    *partition* only that one of *topic* is read.
 
     Raises:
         DirectoryRefused: If there is no data directory at *path*.
         UnknownTopic: If neither the catalogue nor any directory knows *topic*.
         OSError: If *path* itself cannot be looked at.
     """
-    meta, topics = join(path, "meta"), join(path, "topics")
+    assert partition is None or topic is not None
+    only, meta, topics = Only(topic, partition), join(path, "meta"), join(path, "topics")
     if not files.is_directory(meta) and not files.is_directory(topics):
         raise DirectoryRefused(f"{path} is not a data directory: it has neither meta/ nor topics/")
     # Before the logs, which are at least as long as an open intent says.
     sink = SinkCheck(files, path, progress) if topic is None else None
-    walk = _Walk(files, progress, {} if check is None else check_ahead(files, topics, topic, check))
+    # Also before: what is signed for is in the chain already.
+    claims = Claims(files, path, checkpoints, progress)
+    ahead = {} if check is None else check_ahead(files, topics, only, check)
+    walk = _Walk(files, progress, ahead, claims)
     # Directories before the catalogue: a topic enters it before it gets a directory, so a live writer
     # cannot make one appear that the catalogue does not know.
-    walk.check_topics(topics, topic)
+    walk.check_topics(topics, only)
     # Also before it: a topic is moved away once the catalogue says that it is deleted.
     moved = _moved_topics(files, join(path, "tmp"), walk.tally) if topic is None else []
     if not walk.directories and _first_start_unfinished(files, meta):
         return _unfinished_report(meta)
     head = Tally(progress)
-    _check_broker_id(files, meta, head)
+    broker = _check_broker_id(files, meta, head)
     catalogue = check_catalogue(files, meta, head)
     if topic is not None and not walk.directories and not (catalogue and topic in catalogue.live):
         raise UnknownTopic(f"{path} has no topic {topic}")
@@ -83,6 +94,7 @@ def verify_directory(
         check_vanished(head, catalogue, walk.vanished)
     _count_topics(head, walk.directories, catalogue, topic)
     head.absorb(walk.tally)
+    head.absorb(claims.finish(broker, catalogue, only))
     if sink is not None:
         head.absorb(sink.finish(walk.ends))
     return head.report()
@@ -121,11 +133,12 @@ def _moved_topics(files: Files, path: str, tally: Tally) -> list[tuple[str, str]
     return found  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
-def _check_broker_id(files: Files, meta: str, tally: Tally) -> None:
+def _check_broker_id(files: Files, meta: str, tally: Tally) -> str | None:
+    """Return whose directory it is, None after writing down why nobody can tell."""
     path = join(meta, "broker.id")
     data = read_bytes(tally, files, path)
-    if data is not None:
-        check_json(tally, path, data, BrokerId)
+    body = None if data is None else check_json(tally, path, data, BrokerId)
+    return None if body is None else body.uuid
 
 
 def _count_topics(
@@ -142,30 +155,33 @@ class _Walk:
     ``ends`` those of the logs that are sound.
     """
 
-    def __init__(self, files: Files, progress: Progress | None, ahead: dict[str, PartitionAhead]) -> None:
+    def __init__(
+        self, files: Files, progress: Progress | None, ahead: dict[str, PartitionAhead], claims: Claims
+    ) -> None:
         self.tally = Tally(progress)
         self.directories: list[PartitionDirectory] = []
         self.vanished: list[VanishedTopic] = []
         self.ends: dict[tuple[str, int], PartitionEnd] = {}
         self._files = files
         self._ahead = ahead
+        self._claims = claims
         self._gone = False
 
-    def check_topics(self, path: str, only: str | None) -> None:
-        """Check every partition of every topic, or of one."""
+    def check_topics(self, path: str, only: Only) -> None:
+        """Check every partition that is wanted."""
         with self.tally.reading(path):
             names = self._files.list(path) if self._files.exists(path) else []
-            for name in names if only is None else [name for name in names if name == only]:
-                self._check_settled_topic(join(path, name), name)
+            for name in filter(only.has_topic, names):
+                self._check_settled_topic(join(path, name), name, only)
 
-    def _check_settled_topic(self, path: str, topic: str) -> None:
+    def _check_settled_topic(self, path: str, topic: str, only: Only) -> None:
         """Check a topic until what is found, if anything, is true of the topic that is there now.
 
         A writer may delete it meanwhile, and create another one of its name.
         """
         for _ in range(_ATTEMPTS_MAX):
-            walk = _Walk(self._files, self.tally.progress, self._ahead)
-            walk._check_topic(path, topic)
+            walk = _Walk(self._files, self.tally.progress, self._ahead, self._claims)
+            walk._check_topic(path, topic, only)
             if walk.tally.sound and not walk._gone:
                 break
             before = frozenset(each.topic_id for each in walk.directories if each.topic_id is not None)
@@ -193,7 +209,7 @@ class _Walk:
                     found.add(state.topic_id)
         return frozenset(found)
 
-    def _check_topic(self, path: str, topic: str) -> None:
+    def _check_topic(self, path: str, topic: str, only: Only) -> None:
         with self.tally.reading(path):
             if not TOPIC_NAME.match(topic) or not self._files.is_directory(path):
                 self._unexpected(path, "a directory named like a topic")
@@ -206,8 +222,9 @@ class _Walk:
             for name in names:
                 directory = join(path, name)
                 if PARTITION_NAME.match(name) and self._files.is_directory(directory):
-                    with self.tally.reading(directory):
-                        self._check_partition(directory, topic, int(name))
+                    if only.has(topic, int(name)):
+                        with self.tally.reading(directory):
+                            self._check_partition(directory, topic, int(name))
                 else:
                     self._unexpected(directory, "a directory named like a partition")
 
@@ -223,16 +240,17 @@ class _Walk:
         self.tally.partitions += 1
         state = snapshot.state
         self.directories.append(PartitionDirectory(path, topic, partition, state.topic_id))
-        if state.record_format != "batch":
-            found = ascii(state.record_format)
+        if state.record_format not in SUFFIXES:
+            expected, found = f"one of {', '.join(SUFFIXES)}", ascii(state.record_format)
             what = "record format, of which nothing was checked"
-            self.tally.add("invalid", path, None, expected="batch", found=found, what=what)
+            self.tally.add("invalid", path, None, expected=expected, found=found, what=what)
+            self._check_chain(path, snapshot, topic, partition)
             return
         # Once: if this is not the last word on the topic, all of it is read again.
         ahead = self._ahead.pop(path, None)
         if ahead is None or ahead.topic_id != state.topic_id:
             # Before the log, which only grows: what the snapshot covers was there when it was written.
-            ahead = PartitionAhead(state.topic_id, self._read_producers(path))
+            ahead = PartitionAhead(state.topic_id, self._read_producers(path, state))
         producers = ahead.producers
         end_offset, corruption = state.active_base, len(self.tally.findings)
         for base, plan in snapshot.plans.items():
@@ -246,14 +264,24 @@ class _Walk:
             start = state.log_start_offset
             self.tally.add("corruption", path, None, expected=expected, found=start, what=what)
         self._check_names(join(path, "segments"), snapshot)
+        self._check_chain(path, snapshot, topic, partition)
 
-    def _read_producers(self, path: str) -> ProducersCheck:
+    def _check_chain(self, path: str, snapshot: Snapshot, topic: str, partition: int) -> None:
+        """Check the chain as the snapshot has it, and what was signed of it."""
+        assert snapshot.state is not None
+        claims = self._claims.of(topic, snapshot.state.topic_id, partition)
+        if snapshot.chain is not None:
+            check_chain(self._files, snapshot.chain, snapshot.state, claims, self.tally)
+        else:
+            check_no_chain(path, claims, self.tally)
+
+    def _read_producers(self, path: str, state: Partition) -> ProducersCheck:
         """Read the snapshot of a partition's producers; there need not be one."""
         path = join(path, "producers.json")
         data = None
-        with self.tally.reading(path, "index"):
+        with self.tally.reading(path, producers_severity(state.record_format)):
             data = read_file(self._files, path) if self._files.exists(path) else None
-        return ProducersCheck(path, data)
+        return ProducersCheck(path, data, state.record_format)
 
     def _check_producers(
         self,
@@ -270,7 +298,7 @@ class _Walk:
         if not tally.sound:
             data = read_bytes(Tally(), self._files, join(path, "partition.json"))
             same = data is not None and check_json(Tally(), path, data, Partition) == state
-            if not same or self._read_producers(path).data != producers.data:
+            if not same or self._read_producers(path, state).data != producers.data:
                 tally = Tally()
                 found = "another one now, or another log"
                 tally.add("note", producers.path, None, expected="a snapshot", found=found, what="not judged")
@@ -347,11 +375,10 @@ class _Walk:
     def _check_names(self, path: str, snapshot: Snapshot) -> None:
         """Note what is in the segments' directory beside the segments."""
         with self.tally.reading(path):
-            names = set(self._files.list(path))
-            expected = {
-                f"{base:020d}.{suffix}" for base in snapshot.plans for suffix in ("log", "idx", "timeidx")
-            }
-            truncating = snapshot.state is not None and snapshot.state.truncating is not None
+            assert snapshot.state is not None
+            names, suffixes = set(self._files.list(path)), SUFFIXES[snapshot.state.record_format]
+            expected = {f"{base:020d}.{suffix}" for base in snapshot.plans for suffix in suffixes}
+            truncating = snapshot.state.truncating is not None
             what = "leftover of a truncation under way" if truncating else "file of no segment"
             for name in sorted(names - expected):
                 found = "a file that partition.json does not list"

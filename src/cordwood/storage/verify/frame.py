@@ -5,9 +5,11 @@ Written against docs/formats/batch.md, apart from the code that writes batches.
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 
 import google_crc32c
 
@@ -17,9 +19,10 @@ from cordwood.kernels import walk_records
 from cordwood.storage.files import File
 from cordwood.storage.verify.report import Tally
 
-WINDOW_BYTES = 8 << 20
+#: Small enough to stay in a cache of the processor while everything is made of it.
+WINDOW_BYTES = 512 << 10
 INT64_MAX = (1 << 63) - 1
-_DECOMPRESSED_BYTES_MAX = 128 << 20
+DECOMPRESSED_BYTES_MAX = 128 << 20
 
 _HEADER = struct.Struct(
     ">"
@@ -43,11 +46,17 @@ _BEFORE_LENGTH = 12
 _KNOWN_ATTRIBUTES = 0x7F
 _LOG_APPEND_TIME = 0x08
 
+Epochs: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of a leader epoch and the first offset under it, rising."""
+
 
 class Frame(NamedTuple):
-    """The header of a batch and where it stands in the file."""
+    """The header of a batch and where it stands in the file.
 
-    position: int
+    ``size`` are the bytes of the whole frame, ``end`` is the position after it, and ``next_offset`` the
+    offset after its last one, records compacted away included.
+    """
+
     base_offset: int
     length: int
     leader_epoch: int
@@ -61,21 +70,15 @@ class Frame(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
+    position: int
+    size: int
+    end: int
+    next_offset: int
 
-    @property
-    def size(self) -> int:
-        """The bytes of the whole frame."""
-        return self.length + _BEFORE_LENGTH
 
-    @property
-    def end(self) -> int:
-        """The position after the frame."""
-        return self.position + self.size
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after its last one, records compacted away included."""
-        return self.base_offset + self.last_offset_delta + 1
+def _frame(position: int, fields: tuple[Any, ...]) -> Frame:
+    size = fields[1] + _BEFORE_LENGTH
+    return Frame._make((*fields, position, size, position + size, fields[0] + fields[6] + 1))
 
 
 class Windows:
@@ -86,9 +89,10 @@ class Windows:
         self.data = b""
         self.start = 0
         self.stop = stop
+        self._end = 0
         self._file = file
         self._tally = tally
-        self._hash = hashlib.sha256() if hashed else None
+        self._hash = sha256() if hashed else None
         self._hashed_to = 0
 
     def load(self, position: int, size: int) -> int:
@@ -97,11 +101,11 @@ class Windows:
         Raises:
             TruncatedFrame: If the file ends before that.
         """
-        if position < self.start or position + size > self.start + len(self.data):
+        if position < self.start or position + size > self._end:
             self._tally.show_progress(self._file.path, position)
             self.data = self._file.read_at(position, max(size, min(WINDOW_BYTES, self.stop - position)))
             self.start = position
-            end = position + len(self.data)
+            self._end = end = position + len(self.data)
             if self._hash is not None and position <= self._hashed_to < end:
                 self._hash.update(memoryview(self.data)[self._hashed_to - position :])
                 self._hashed_to = end
@@ -127,6 +131,48 @@ def wrong_field(frame: Frame, at: int, expected: object, found: object, what: st
     return InvalidBatch(position=frame.position + at, expected=expected, found=found, what=what)
 
 
+class BatchFrames:
+    """Reads batches; see `reader.FrameReader`."""
+
+    #: Offsets of records that are gone stay with the batch that had them, if it stays.
+    dense = False
+    indexed = True
+
+    def __init__(self, epochs: Epochs) -> None:
+        """Take the leader epochs of the partition."""
+        self._epochs = epochs
+        self._epoch_starts = [start for _, start in epochs]
+
+    def close(self) -> None:
+        """Do nothing: there is no file beside the log."""
+
+    def at(self, windows: Windows, position: int, stop: int) -> Frame:
+        """Read the header at *position*."""
+        return frame_at(windows, position, stop)
+
+    def check(self, windows: Windows, frame: Frame) -> None:
+        """Compare the checksum and check the header by itself."""
+        check_crc(windows, frame)
+        check_header(frame)
+
+    def check_follows(self, frame: Frame) -> None:
+        """Check the leader epoch, which the checksum does not cover."""
+        epoch = self._epochs[max(0, bisect_right(self._epoch_starts, frame.base_offset) - 1)][0]
+        if frame.leader_epoch != epoch:
+            raise wrong_field(frame, 12, epoch, frame.leader_epoch, "leader epoch")
+
+    def count(self, windows: Windows, frame: Frame) -> int:
+        """Open the batch and hold its records against its header."""
+        return check_records(windows, frame)
+
+    def check_end(self, next_offset: int) -> int:
+        """Return 0: there is no more than the frames."""
+        return 0
+
+    def torn(self) -> None:
+        """Return None: there is no file beside the log."""
+
+
 def frame_at(windows: Windows, position: int, stop: int) -> Frame:
     """Read the header at *position* as far as is needed to know where the frame ends.
 
@@ -135,23 +181,32 @@ def frame_at(windows: Windows, position: int, stop: int) -> Frame:
     """
     left = stop - position
     index = windows.load(position, min(_HEADER.size, left))
-    head = windows.data[index : index + min(_HEADER.size, left)]
-    if not head.strip(b"\0"):
-        raise InvalidBatch(position=position, expected="a frame", found="zeros", what="frame")
     if left < _HEADER.size:
+        refuse_zeros(windows.data[index : index + left], position)
         raise TruncatedFrame(
             position=position,
             expected=f"a header of {_HEADER.size} bytes",
             found=f"{left} bytes",
             what="frame",
         )
-    frame = Frame(position, *_HEADER.unpack(head))
+    frame = _frame(position, _HEADER.unpack_from(windows.data, index))
     if frame.magic != 2:
+        refuse_zeros(windows.data[index : index + _HEADER.size], position)
         raise UnsupportedFrame(position=position + 16, expected=2, found=frame.magic, what="magic")
     if not _HEADER.size <= frame.size <= left:
         low, high = _HEADER.size - _BEFORE_LENGTH, left - _BEFORE_LENGTH
         raise wrong_field(frame, 8, f"{low} to {high}", frame.length, "batch length")
     return frame
+
+
+def refuse_zeros(head: bytes, position: int) -> None:
+    """Say so if there are only zeros: they are space that was reserved, and never a frame.
+
+    Raises:
+        InvalidBatch: With the word for it.
+    """
+    if not head.strip(b"\0"):
+        raise InvalidBatch(position=position, expected="a frame", found="zeros", what="frame")
 
 
 def check_crc(windows: Windows, frame: Frame) -> None:
@@ -160,19 +215,48 @@ def check_crc(windows: Windows, frame: Frame) -> None:
     Raises:
         ChecksumMismatch: With both.
     """
-    if frame.size <= WINDOW_BYTES:
+    size = frame.size
+    if size <= WINDOW_BYTES:
         # All of it at once, so that the records need not be read again.
-        windows.load(frame.position, frame.size)
-    crc, position = 0, frame.position + _CRC_FROM
-    while position < frame.end:
-        size = min(frame.end - position, WINDOW_BYTES)
-        index = windows.load(position, size)
-        crc = google_crc32c.extend(crc, windows.data[index : index + size])
-        position += size
+        index = windows.load(frame.position, size)
+        crc = google_crc32c.value(windows.data[index + _CRC_FROM : index + size])
+    else:
+        crc = 0
+        for piece in pieces(windows, frame.position + _CRC_FROM, frame.end):
+            crc = google_crc32c.extend(crc, bytes(piece))
     if crc != frame.crc:
         raise ChecksumMismatch(
             position=frame.position + 17, expected=f"{frame.crc:#010x}", found=f"{crc:#010x}", what="CRC-32C"
         )
+
+
+def leaf_hash(windows: Windows, position: int, end: int) -> bytes:
+    """Return the hash of the leaf that stands for the frame in [position, end), as `hash_of` does."""
+    return hash_of(windows, position, end, b"\0")
+
+
+def hash_of(windows: Windows, start: int, end: int, before: bytes = b"") -> bytes:
+    """Return the SHA-256 of the bytes *before* and those in [start, end), holding no more than a window.
+
+    Raises:
+        TruncatedFrame: If the file ends before that.
+    """
+    digest = sha256(before)
+    for piece in pieces(windows, start, end):
+        digest.update(piece)
+    return digest.digest()
+
+
+def pieces(windows: Windows, start: int, end: int) -> Iterator[memoryview]:
+    """Yield the bytes of [start, end), a window of them at most at a time.
+
+    Raises:
+        TruncatedFrame: If the file ends before that.
+    """
+    for at in range(start, end, WINDOW_BYTES):
+        size = min(WINDOW_BYTES, end - at)
+        index = windows.load(at, size)
+        yield memoryview(windows.data)[index : index + size]
 
 
 def check_header(frame: Frame) -> None:
@@ -200,13 +284,14 @@ def check_records(windows: Windows, frame: Frame) -> int:
     Raises:
         FrameError: At the first thing that is wrong.
     """
-    index = windows.load(frame.position, frame.size)
-    data, start, stop, compressed_at = windows.data, index + _HEADER.size, index + frame.size, -1
-    compression = Compression(frame.attributes & 0x07)
+    size = frame.size
+    index = windows.load(frame.position, size)
+    data, start, stop, compressed_at = windows.data, index + _HEADER.size, index + size, -1
+    compression = frame.attributes & 0x07
     records: bytes | bytearray | memoryview = data
-    if compression is not Compression.NONE:
+    if compression:
         records = decompress(
-            compression, memoryview(data)[start:stop], _DECOMPRESSED_BYTES_MAX, frame.position
+            Compression(compression), memoryview(data)[start:stop], DECOMPRESSED_BYTES_MAX, frame.position
         )
         start, stop, compressed_at = 0, len(records), frame.position
     try:

@@ -54,8 +54,6 @@ class IndexFile:
 
     def add(self, entry: bytes) -> None:
         """Expect *entry* next."""
-        if self._claim.entries is None or self.entries < self._claim.entries:
-            self._crc32c = google_crc32c.extend(self._crc32c, entry)
         self._pending += entry
         self.entries += 1
         if len(self._pending) >= _WINDOW_BYTES:
@@ -87,9 +85,13 @@ class IndexFile:
 
     def _compare(self) -> None:
         expected, self._pending = bytes(self._pending), bytearray()
+        first = self.entries - len(expected) // ENTRY_BYTES
+        claimed = (
+            len(expected) if self._claim.entries is None else (self._claim.entries - first) * ENTRY_BYTES
+        )
+        self._crc32c = google_crc32c.extend(self._crc32c, expected[: max(claimed, 0)])
         if self._file is None or self._failure is not None or self._difference is not None:
             return
-        first = self.entries - len(expected) // ENTRY_BYTES
         try:
             found = self._file.read_at(first * ENTRY_BYTES, len(expected))
         except OSError as error:

@@ -19,6 +19,8 @@ FORMAT = 1
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Checksum: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+#: What a frame leaves for the next one: a hash, or nothing.
+Left: TypeAlias = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
 Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 ProducerEpoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
@@ -46,6 +48,9 @@ class Sealed(msgspec.Struct, frozen=True):
     index_crc32c: Checksum
     time_index_crc32c: Checksum
     sha256: Sha256 | None
+    generation: Count = 0
+    index_interval_records: Count = 0
+    before: Left = ""
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -88,7 +93,10 @@ class Partition(msgspec.Struct, frozen=True):
     active_base: Count
     sealed: list[Sealed]
     truncating: Cut | None
+    active_generation: Count = 0
     swapping: Count | None = None
+    index_interval_records: Count = 0
+    before: Left = ""
 
 
 class StoredBatch(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -120,11 +128,25 @@ class ProducersBody(msgspec.Struct, frozen=True):
     producers: list[Producer]
 
 
+class ChainHead(msgspec.Struct, frozen=True):
+    """The body of ``chain/head``: how far the leaves of a partition go, and what follows from them."""
+
+    format: int
+    topic_id: Text
+    size: Count
+    root: Sha256
+    chain_head: Sha256
+    first_offset: Count
+    next_offset: Count
+    leader_epoch: Count
+    statements_size: Count
+
+
 class _Version(msgspec.Struct):
     format: int
 
 
-Body = TypeVar("Body", BrokerId, Partition, ProducersBody)
+Body = TypeVar("Body", BrokerId, Partition, ProducersBody, ChainHead)
 
 _ENVELOPE_START, _ENVELOPE_MIDDLE, _ENVELOPE_END = b'{"crc32c":"', b'","body":', b"}"
 _CRC_AT = len(_ENVELOPE_START)

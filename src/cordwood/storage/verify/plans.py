@@ -1,12 +1,15 @@
-"""What ``partition.json`` and the mark claim of each segment: the plans to check them by."""
+"""What ``partition.json``, the mark and the chain claim of each segment: the plans to check them by."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, replace
 
 from cordwood.storage.files import Files, join
+from cordwood.storage.verify.frame import Epochs
 from cordwood.storage.verify.index import IndexClaim
+from cordwood.storage.verify.leaves import Chain, LeafPlanner, read_chain
 from cordwood.storage.verify.metadata import (
     Partition,
     Sealed,
@@ -17,37 +20,59 @@ from cordwood.storage.verify.metadata import (
     read_bytes,
 )
 from cordwood.storage.verify.report import Progress, Tally
-from cordwood.storage.verify.segment import Epochs, SegmentPlan
+from cordwood.storage.verify.segment import SegmentPlan
 
 PARTITION_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
 _ATTEMPTS_MAX = 5
-_CUT = "log.cut"
+_CUT = "cut"
 _SWAP = "swap"
+#: The record formats that are known, and the files that a segment of each has.
+SUFFIXES = {
+    "batch": ("log", "idx", "timeidx"),
+    "frame": ("log", "idx", "timeidx"),
+    "kimberlite": ("log", "idx", "timeidx"),
+    "laminarmq": ("log", "timeidx", "index"),
+    "rustlog": ("log", "idx", "timeidx", "sum"),
+}
+_SIDECARS = {"laminarmq": "index", "rustlog": "sum"}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What ``partition.json`` and the mark said at one moment.
+    """What ``partition.json``, the mark and the chain said at one moment.
 
-    ``state`` is None if ``partition.json`` cannot be used, or if it is ``gone``.
+    ``state`` is None if ``partition.json`` cannot be used, or if it is ``gone``; ``chain`` is None if there
+    is none, or none that can be used.
     """
 
     tally: Tally
     gone: bool
     state: Partition | None
     plans: dict[int, SegmentPlan]
+    chain: Chain | None = None
 
 
 def take_snapshot(
-    files: Files, path: str, topic: str, partition: int, progress: Progress | None = None
+    files: Files,
+    path: str,
+    topic: str,
+    partition: int,
+    progress: Progress | None = None,
+    *,
+    planned: bool = True,
 ) -> Snapshot:
-    """Read both metadata files of a partition as they were at one moment, also while they are replaced."""
+    """Read the metadata files of a partition as they were at one moment, also while they are replaced.
+
+    The chain after ``partition.json``, which tells of a compaction only once the chain has; and before the
+    mark, which is never behind the leaves. Without *planned* there are no plans.
+    """
     state_path, mark_path = join(path, "partition.json"), join(path, "mark")
     for _ in range(_ATTEMPTS_MAX):
         tally = Tally(progress)
         if not files.exists(state_path):
             return Snapshot(tally, True, None, {})
         data = read_bytes(tally, files, state_path)
+        chain = read_chain(files, path, tally)
         mark = read_bytes(tally, files, mark_path)
         if data is None or read_bytes(tally, files, state_path) in (None, data):
             break
@@ -57,20 +82,51 @@ def take_snapshot(
     check_partition_fields(tally, state_path, state, topic, partition)
     slots = [] if mark is None else check_mark(tally, mark_path, mark)
     current = [slot for slot in slots if belongs(tally, mark_path, slot, state)]
-    return Snapshot(tally, False, state, plan_segments(files, path, state, current))
+    plans = plan_segments(files, path, state, current) if planned else {}
+    if plans and chain is not None and chain.understood:
+        plans = _with_leaves(files, plans, chain, state, tally)
+    return Snapshot(tally, False, state, plans, chain)
+
+
+def _with_leaves(
+    files: Files, plans: dict[int, SegmentPlan], chain: Chain, state: Partition, tally: Tally
+) -> dict[int, SegmentPlan]:
+    """Return the plans with what the chain says of each segment."""
+    if not chain.head.size:
+        return plans
+    path = join(chain.path, "frames")
+    with tally.reading(path), contextlib.closing(files.open(path, "read")) as file:
+        planner = LeafPlanner(chain, state, file)
+        plans = {
+            base: replace(
+                plan, leaves=planner.of(base, plan.next_offset, plan.generation, sealed=plan.sealed)
+            )
+            for base, plan in plans.items()
+        }
+    return plans  # noqa: RET504 - `reading` takes errors in, so these may be those from before
 
 
 def plan_segments(files: Files, path: str, state: Partition, slots: list[Slot]) -> dict[int, SegmentPlan]:
     """Return what is claimed of each segment of the partition at *path*, by base offset, the oldest first."""
     epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
-    plans = {segment.base: _sealed_plan(path, segment, epochs) for segment in state.sealed}
-    if state.swapping in plans:
-        plans[state.swapping] = _swapping_plan(files, plans[state.swapping])
-    active = _active_plan(path, state, slots, epochs)
-    # A copy that a truncation prepared is the log from the commit on, whatever its name still is.
-    if state.truncating is not None and state.truncating.copied and files.exists(f"{active.path}.{_CUT}"):
-        active = replace(active, log_suffix=_CUT)
-    return {**plans, state.active_base: active}
+    sealed = [_sealed_plan(path, segment, epochs) for segment in state.sealed]
+    plans = {plan.base: plan for plan in (*sealed, _active_plan(path, state, slots, epochs))}
+    # What a frame leaves for the one after it is known where another segment begins with that.
+    lefts = [plan.before for plan in plans.values()][1:]
+    for plan, left in zip(list(plans.values()), (*lefts, None), strict=True):
+        plans[plan.base] = replace(
+            plan,
+            record_format=state.record_format,
+            partition=state.partition,
+            left=left,
+            sidecar_suffix=_SIDECARS.get(state.record_format, ""),
+        )
+    if state.swapping is not None and state.swapping != state.active_base and state.swapping in plans:
+        plans[state.swapping] = _prepared(files, plans[state.swapping], _SWAP)
+    # What a truncation copied is the log from the commit on, whatever its name still is.
+    if state.truncating is not None and state.truncating.copied:
+        plans[state.active_base] = _prepared(files, plans[state.active_base], _CUT)
+    return plans
 
 
 def belongs(tally: Tally, path: str, slot: Slot, state: Partition) -> bool:
@@ -113,6 +169,9 @@ def _active_plan(path: str, state: Partition, slots: list[Slot], epochs: Epochs)
         index=index,
         time_index=time_index,
         sealed=False,
+        generation=state.active_generation,
+        index_interval_records=state.index_interval_records,
+        before=state.before,
         leftovers=state.truncating is not None,
     )
 
@@ -131,21 +190,25 @@ def _sealed_plan(path: str, segment: Sealed, epochs: Epochs) -> SegmentPlan:
         sealed=True,
         max_timestamp=segment.max_timestamp,
         sha256=segment.sha256,
+        generation=segment.generation,
+        index_interval_records=segment.index_interval_records,
+        before=segment.before,
     )
 
 
-def _swapping_plan(files: Files, plan: SegmentPlan) -> SegmentPlan:
-    """Return the plan with those files of a committed swap that do not have their names yet."""
+def _prepared(files: Files, plan: SegmentPlan, ending: str) -> SegmentPlan:
+    """Return the plan with those files of a committed change that have *ending* and not their names yet."""
 
     def named(suffix: str) -> str:
-        prepared = f"{suffix}.{_SWAP}"
-        return prepared if files.exists(f"{plan.path}.{prepared}") else suffix
+        prepared = f"{suffix}.{ending}"
+        return prepared if suffix and files.exists(f"{plan.path}.{prepared}") else suffix
 
     return replace(
         plan,
         log_suffix=named(plan.log_suffix),
         index_suffix=named(plan.index_suffix),
         time_index_suffix=named(plan.time_index_suffix),
+        sidecar_suffix=named(plan.sidecar_suffix),
     )
 
 

@@ -1,6 +1,8 @@
 """Check the snapshot of a partition's idempotent producers against its log.
 
-The snapshot is derived: whatever is wrong with it, the log says the same, so nothing here is corruption.
+Where frames say who made them the snapshot is derived: whatever is wrong with it, the log says the same, so
+that is no corruption. In other formats than ``batch`` they do not. There it is all that is known, so damage
+to it is corruption, and it can be held against itself only.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from typing import NamedTuple
 
 from cordwood.storage.verify.frame import INT64_MAX, Frame
 from cordwood.storage.verify.metadata import Partition, ProducersBody, StoredBatch, check_json
-from cordwood.storage.verify.report import Tally
+from cordwood.storage.verify.report import Severity, Tally
 from cordwood.storage.verify.segment import SegmentPlan
 
 _SEQUENCES = 1 << 31
@@ -27,16 +29,23 @@ class Stamp(NamedTuple):
     next_offset: int
 
 
+def producers_severity(record_format: str) -> Severity:
+    """Return what damage to the snapshot of a partition is: with frames of this format, or without."""
+    return "index" if record_format == "batch" else "corruption"
+
+
 class ProducersCheck:
     """One snapshot, held against the frames of the log as they pass."""
 
-    def __init__(self, path: str, data: bytes | None) -> None:
+    def __init__(self, path: str, data: bytes | None, record_format: str) -> None:
         self.path = path
         self.data = data
+        self._stamped = record_format == "batch"
+        self._severity = producers_severity(record_format)
         self._tally = Tally()
         self._body = None
         if data is not None:
-            self._body = check_json(self._tally, path, data, ProducersBody, "index")
+            self._body = check_json(self._tally, path, data, ProducersBody, self._severity)
         self._claims: dict[int, Stamp] = {}
         self._doubled: list[Stamp] = []
         self._differing: dict[int, Stamp] = {}
@@ -50,12 +59,12 @@ class ProducersCheck:
     @property
     def claims(self) -> bool:
         """Whether the snapshot says anything of the log."""
-        return bool(self._claims)
+        return self._stamped and bool(self._claims)
 
     def claimed(self, plan: SegmentPlan) -> frozenset[int]:
         """Return the base offsets of the snapshot's batches that the segment may hold."""
         end = plan.next_offset if plan.sealed else INT64_MAX
-        return frozenset(base for base in self._claims if plan.base <= base < end)
+        return frozenset(base for base in self._claims if self._stamped and plan.base <= base < end)
 
     def see(self, frame: Frame) -> None:
         """Take note of a sound frame of the log."""
@@ -100,14 +109,14 @@ class ProducersCheck:
         within = body.next_offset <= end_offset
         if intact:
             self._check(within, "next offset", f"at most {end_offset}", body.next_offset)
-        for base in sorted(self._claims.keys() - self._seen) if intact and within else ():
+        for base in sorted(self._claims.keys() - self._seen) if self._stamped and intact and within else ():
             found = "no batch at that offset"
             self._check(base < first_offset, "batch of a producer", self._claims[base], found)
         return tally
 
     def _check(self, holds: bool, what: str, expected: object, found: object) -> None:
         if not holds:
-            self._tally.add("index", self.path, None, expected=expected, found=found, what=what)
+            self._tally.add(self._severity, self.path, None, expected=expected, found=found, what=what)
 
     def _check_batches(self, body: ProducersBody) -> None:
         """Check what each producer's batches say of themselves and of each other."""

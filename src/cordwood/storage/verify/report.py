@@ -19,6 +19,22 @@ _OURS = {errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(frozen=True, slots=True)
+class Only:
+    """What of a directory is checked: all of it, one topic, or one partition of that."""
+
+    topic: str | None = None
+    partition: int | None = None
+
+    def has_topic(self, topic: str | None) -> bool:
+        """Return whether anything of *topic* is checked."""
+        return self.topic in (None, topic)
+
+    def has(self, topic: str | None, partition: int) -> bool:
+        """Return whether that partition is checked."""
+        return self.has_topic(topic) and self.partition in (None, partition)
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is not as it should be, or that an operator may want to know.
 
@@ -49,6 +65,10 @@ class VerifyReport:
 
     ``bytes`` counts what was judged: logs up to their mark, indexes, metadata. What lies past a mark is
     not judged; ``frames_unmarked`` counts the whole frames there.
+
+    ``leaves`` are those of all chains, ``frames_compared`` the frames that were compared with theirs,
+    ``checkpoints`` what was signed and held against them. ``removed`` and ``compacted`` count what the chains
+    state of retention and compaction.
     """
 
     topics: int
@@ -58,6 +78,11 @@ class VerifyReport:
     records: int
     bytes: int
     frames_unmarked: int
+    leaves: int
+    frames_compared: int
+    checkpoints: int
+    removed: int
+    compacted: int
     findings: tuple[Finding, ...]
 
     def count(self, severity: Severity) -> int:
@@ -88,6 +113,11 @@ class Tally:
         self.records = 0
         self.bytes = 0
         self.frames_unmarked = 0
+        self.leaves = 0
+        self.frames_compared = 0
+        self.checkpoints = 0
+        self.removed = 0
+        self.compacted = 0
 
     @property
     def sound(self) -> bool:
@@ -113,7 +143,8 @@ class Tally:
         self.findings.append(Finding(severity, path, position, str(expected), str(found), what))
 
     def add_error(self, severity: Severity, path: str, error: FrameError) -> None:
-        """Write down what *error* says; its position counts from the start of the file."""
+        """Write down what *error* says, of the file that it names or else of that at *path*."""
+        path = error.path or path
         self.add(severity, path, error.position, expected=error.expected, found=error.found, what=error.what)
 
     def add_unreadable(self, path: str, error: OSError, severity: Severity = "corruption") -> None:
@@ -145,6 +176,11 @@ class Tally:
         self.records += other.records
         self.bytes += other.bytes
         self.frames_unmarked += other.frames_unmarked
+        self.leaves += other.leaves
+        self.frames_compared += other.frames_compared
+        self.checkpoints += other.checkpoints
+        self.removed += other.removed
+        self.compacted += other.compacted
 
     def report(self) -> VerifyReport:
         """Return everything so far as a report."""
@@ -156,5 +192,10 @@ class Tally:
             records=self.records,
             bytes=self.bytes,
             frames_unmarked=self.frames_unmarked,
+            leaves=self.leaves,
+            frames_compared=self.frames_compared,
+            checkpoints=self.checkpoints,
+            removed=self.removed,
+            compacted=self.compacted,
             findings=tuple(self.findings),
         )

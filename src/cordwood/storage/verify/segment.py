@@ -1,46 +1,48 @@
 """Check one segment, from its bytes and from what authoritative metadata say of it.
 
-The frames are found by tiling the log from its start, never through an index. Headers are parsed here
-and not by the code that writes them; docs/formats/batch.md has their layout. The indexes are computed
+The frames are found by tiling the log from its start, never through an index. What a frame is depends on
+the record format: there is a reader for each, apart from the code that writes them. The indexes are computed
 anew on the way and compared byte for byte.
 
 The checksum of a batch does not cover its first 17 bytes. Tiling shows a flip in length or magic; rising
 offsets that end at the recorded next offset show one in the base offset; the partition's list of epochs
-shows one in the leader epoch. One thing stays hidden without a recorded SHA-256: a base offset that moved
-within a gap left by compaction, of a frame that has no index entry.
+shows one in the leader epoch. One thing stays hidden without a recorded SHA-256 and without leaves: a base
+offset that moved within a gap left by compaction, of a frame that has no index entry.
+
+Where the partition has a chain, each frame is compared with its leaf. Leaves that cover the whole segment say
+all that its SHA-256 says, so that is not computed as well: every byte is hashed once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 from cordwood.errors import FrameError
 from cordwood.storage.files import File, Files
+from cordwood.storage.verify.beside import LaminarmqRecords, RustlogRecords, open_entries
+from cordwood.storage.verify.compare import FrameCompare
 from cordwood.storage.verify.frame import (
     INT64_MAX,
     WINDOW_BYTES,
+    BatchFrames,
+    Epochs,
     Frame,
     Windows,
-    check_crc,
-    check_header,
-    check_records,
-    frame_at,
-    wrong_field,
+    leaf_hash,
 )
 from cordwood.storage.verify.index import ENTRY_BYTES, IndexClaim, IndexFile
+from cordwood.storage.verify.leaves import SegmentLeaves
+from cordwood.storage.verify.reader import AnyFrame, FrameReader
+from cordwood.storage.verify.records import FramedRecords, KimberliteRecords, wrong
 from cordwood.storage.verify.report import Tally
 
 _INDEX_ENTRY = struct.Struct(">QQ")
 _TIME_INDEX_ENTRY = struct.Struct(">qQ")
 assert _INDEX_ENTRY.size == _TIME_INDEX_ENTRY.size == ENTRY_BYTES
-
-
-Epochs: TypeAlias = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class SegmentPlan:
     ``stop`` the next offset is ``next_offset``. ``epochs`` are pairs of a leader epoch and the first offset
     under it, rising. A sealed segment ends at ``stop`` and its ``max_timestamp`` is known. What follows
     ``stop`` in an active one is a tail, or ``leftovers`` of an unfinished truncation. That, and an unfinished
-    swap, may also have files under another suffix.
+    swap, may also have files under another suffix. ``leaves`` is what the chain says of it, None without one.
+    Compaction wrote it ``generation`` times, which leaves gaps between its offsets. ``before`` is what the
+    frame before the first one left for it, ``left`` what the last one must leave, None where nobody says.
     """
 
     path: str
@@ -65,16 +69,55 @@ class SegmentPlan:
     sealed: bool
     max_timestamp: int | None = None
     sha256: str | None = None
+    generation: int = 0
+    leaves: SegmentLeaves | None = None
     leftovers: bool = False
     log_suffix: str = "log"
     index_suffix: str = "idx"
     time_index_suffix: str = "timeidx"
+    record_format: str = "batch"
+    partition: int = 0
+    index_interval_records: int = 0
+    before: str = ""
+    left: str | None = None
+    sidecar_suffix: str = ""
+
+    @property
+    def hashed(self) -> bool:
+        """Whether the SHA-256 of the log is needed: it is known, and leaves do not show the same."""
+        covered = self.leaves is not None and self.leaves.covers(self.base, self.next_offset)
+        return self.sha256 is not None and not covered
+
+
+def open_reader(files: Files, plan: SegmentPlan) -> FrameReader[Any]:
+    """Return what reads the frames of a segment, of a format that is known. To be closed.
+
+    Raises:
+        FrameError: If the file beside the log is not that of the segment.
+        OSError: If it cannot be read.
+    """
+    if plan.record_format == "batch":
+        return BatchFrames(plan.epochs)
+    if plan.record_format == "frame":
+        return FramedRecords()
+    if plan.record_format == "kimberlite":
+        return KimberliteRecords(plan.partition, plan.before, plan.left)
+    dense_index = plan.record_format == "laminarmq"
+    entries = open_entries(
+        files,
+        f"{plan.path}.{plan.sidecar_suffix}",
+        plan.base,
+        dense_index=dense_index,
+        gaps=plan.generation > 0,
+        sealed=plan.sealed,
+    )
+    return LaminarmqRecords(entries) if dense_index else RustlogRecords(entries)
 
 
 def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]) -> int:
-    """Check the log and both indexes of a segment and put what is found into *tally*.
+    """Check all files of a segment, of a format that is known, and put what is found into *tally*.
 
-    *see* is called with each sound frame, marked or not. Return the offset after the last one. Whatever the
+    *see* is called with each sound batch, marked or not. Return the offset after the last one. Whatever the
     bytes are, this returns. Memory is bounded by a window or by the largest frame whose checksum is right.
     """
     path = f"{plan.path}.{plan.log_suffix}"
@@ -84,14 +127,22 @@ def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[
     except OSError as error:
         tally.add_unreadable(path, error)
         return plan.next_offset
-    with contextlib.closing(file):
-        check = _SegmentCheck(files, file, plan, tally, see)
+    with contextlib.ExitStack() as stack:
+        stack.callback(file.close)
+        try:
+            reader = stack.enter_context(contextlib.closing(open_reader(files, plan)))
+        except FrameError as error:
+            tally.add_error("corruption", path, error)
+            return plan.next_offset
+        except OSError as error:
+            tally.add_unreadable(f"{plan.path}.{plan.sidecar_suffix}", error)
+            return plan.next_offset
+        check = stack.enter_context(contextlib.closing(_SegmentCheck(files, file, plan, reader, tally, see)))
         try:
             check.run()
         except OSError as error:
-            tally.add_unreadable(path, error)
-        finally:
-            check.close()
+            # Whoever reads another file than the log says which.
+            tally.add_unreadable(error.filename or path, error)
     return check.next_offset
 
 
@@ -99,14 +150,24 @@ class _SegmentCheck:
     """The walk over one segment. ``next_offset`` is where it stands."""
 
     def __init__(
-        self, files: Files, file: File, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]
+        self,
+        files: Files,
+        file: File,
+        plan: SegmentPlan,
+        reader: FrameReader[Any],
+        tally: Tally,
+        see: Callable[[Frame], None],
     ) -> None:
         self.next_offset = plan.base
+        self._end = 0
         self._see = see
         self._plan = plan
         self._file = file
+        self._reader = reader
         self._tally = tally
         self._intact = True
+        # Whether the last frame is one whose header can be believed.
+        self._sound = True
         self._largest_timestamp: int | None = None
         self._indexed_at: int | None = None
         index_path, time_index_path = (
@@ -114,19 +175,35 @@ class _SegmentCheck:
         )
         self._index = IndexFile(files, index_path, "offset index", plan.index)
         self._time_index = IndexFile(files, time_index_path, "time index", plan.time_index)
+        self._compare: FrameCompare | None = None
+        if plan.leaves is not None:
+            try:
+                self._compare = FrameCompare(files, plan.leaves, file.path, tally)
+            except OSError as error:
+                self._stop_comparing(error)
 
     def close(self) -> None:
         self._index.close()
         self._time_index.close()
+        if self._compare is not None:
+            self._compare.close()
+
+    def _stop_comparing(self, error: OSError) -> None:
+        """Write down that leaves could not be read."""
+        assert self._plan.leaves is not None
+        self._tally.add_unreadable(self._plan.leaves.chain, error)
+        compare, self._compare = self._compare, None
+        if compare is not None:
+            compare.close()
 
     def run(self) -> None:
         plan, size = self._plan, self._file.size()
-        windows = Windows(self._file, min(plan.stop, size), self._tally, hashed=plan.sha256 is not None)
+        windows = Windows(self._file, min(plan.stop, size), self._tally, hashed=plan.hashed)
         if size < plan.stop or (plan.sealed and size != plan.stop):
             expected = f"{plan.stop} bytes" if plan.sealed else f"the {plan.stop} bytes that are marked"
             self._corruption(min(size, plan.stop), expected, f"{size} bytes", "size of the log")
         self._check_marked(windows)
-        if plan.sha256 is not None and size == plan.stop:
+        if plan.hashed and size == plan.stop:
             self._check_hash(windows)
         if plan.sealed:
             self._check_recorded_timestamp()
@@ -134,11 +211,19 @@ class _SegmentCheck:
             self._note_leftovers(size)
         elif self._intact:
             self._walk_tail(size)
+        self._finish_comparing()
         # The index of a log that is not intact cannot be computed, so there is nothing to compare with; and
         # those of one that is being truncated are written when that is finished.
         if self._intact and not plan.leftovers:
             self._index.finish(self._tally)
             self._time_index.finish(self._tally)
+
+    def _finish_comparing(self) -> None:
+        if self._compare is not None:
+            try:
+                self._compare.finish(self._end, self.next_offset, sealed=self._plan.sealed)
+            except OSError as error:
+                self._stop_comparing(error)
 
     def _corruption(self, position: int | None, expected: object, found: object, what: str) -> None:
         self._intact = False
@@ -147,13 +232,12 @@ class _SegmentCheck:
 
     def _check_marked(self, windows: Windows) -> None:
         """Check every frame before the stop."""
-        plan, position, sound = self._plan, 0, True
+        plan, position = self._plan, 0
         while position < windows.stop:
             try:
-                frame = frame_at(windows, position, windows.stop)
+                frame = self._reader.at(windows, position, windows.stop)
             except FrameError as error:
-                self._intact = False
-                self._tally.add_error("corruption", self._file.path, error)
+                self._damaged(error)
                 rest = f"{windows.stop - position} bytes from here on were not checked"
                 self._tally.add(
                     "note",
@@ -164,21 +248,35 @@ class _SegmentCheck:
                     what="no frame to go on at",
                 )
                 return
-            sound = self._check_frame(windows, frame)
-            position = frame.end
+            self._sound = self._check_frame(windows, frame)
             self._tally.frames += 1
             self._tally.bytes += frame.size
-        if windows.stop == plan.stop and sound and self.next_offset != plan.next_offset:
+            position += frame.size
+        if self.next_offset < plan.next_offset and self._was_cut_in_gap():
+            self.next_offset = plan.next_offset
+        if windows.stop == plan.stop and self._sound and self.next_offset != plan.next_offset:
             self._corruption(plan.stop, plan.next_offset, self.next_offset, "next offset at the end")
+        if windows.stop == plan.stop:
+            self._check_end()
 
-    def _check_frame(self, windows: Windows, frame: Frame) -> bool:
+    def _check_end(self) -> None:
+        """Check what there is beside the log, now that all marked frames have passed."""
+        try:
+            self._tally.bytes += self._reader.check_end(self._plan.next_offset)
+        except FrameError as error:
+            self._damaged(error)
+
+    def _was_cut_in_gap(self) -> bool:
+        """Return whether a truncation ended the log here, in a gap that compaction had left."""
+        plan = self._plan
+        return plan.generation > 0 and any(start == plan.next_offset for _, start in plan.epochs)
+
+    def _check_frame(self, windows: Windows, frame: AnyFrame) -> bool:
         """Check one frame and move on behind it. Return whether its header can be believed."""
         try:
-            check_crc(windows, frame)
-            check_header(frame)
+            self._reader.check(windows, frame)
         except FrameError as error:
-            self._intact = False
-            self._tally.add_error("corruption", self._file.path, error)
+            self._damaged(error)
             return False
         try:
             self._check_order(frame, self._plan.next_offset)
@@ -186,48 +284,71 @@ class _SegmentCheck:
             self._intact = False
             self._tally.add_error("corruption", self._file.path, error)
         try:
-            self._tally.records += check_records(windows, frame)
+            self._tally.records += self._reader.count(windows, frame)
         except FrameError as error:
             self._tally.add_error("invalid", self._file.path, error)
+        self._compare_frame(windows, frame)
         self._pass(frame)
         return True
 
-    def _check_order(self, frame: Frame, offset_limit: int) -> None:
+    def _damaged(self, error: FrameError) -> None:
+        """Write down that something is no frame that can be believed."""
+        self._intact = False
+        self._tally.add_error("corruption", self._file.path, error)
+        if self._compare is not None:
+            self._compare.skip()
+
+    def _compare_frame(self, windows: Windows, frame: AnyFrame) -> None:
+        if self._compare is not None:
+            hash_ = leaf_hash(windows, frame.position, frame.end)
+            try:
+                self._compare.take(frame.position, frame.base_offset, frame.next_offset, hash_)
+            except OSError as error:
+                self._stop_comparing(error)
+
+    def _check_order(self, frame: AnyFrame, offset_limit: int) -> None:
         """Check what a frame says of its place against the one before and against the partition.
 
         Raises:
-            InvalidBatch: At the field that does not fit.
+            FrameError: At the field that does not fit.
         """
-        if not self.next_offset <= frame.base_offset:
+        if frame.base_offset < self.next_offset:
             expected = f"{self.next_offset} or more, where the frame before ends"
-            raise wrong_field(frame, 0, expected, frame.base_offset, "base offset")
+            raise wrong(frame.position, expected, frame.base_offset, "base offset")
         if frame.next_offset > offset_limit:
             expected = f"an offset after its last that is at most {offset_limit}"
-            raise wrong_field(frame, 0, expected, frame.next_offset, "base offset")
-        epoch = self._epoch_at(frame.base_offset)
-        if frame.leader_epoch != epoch:
-            raise wrong_field(frame, 12, epoch, frame.leader_epoch, "leader epoch")
+            raise wrong(frame.position, expected, frame.next_offset, "base offset")
+        # After a frame that could not be read, nobody knows which offset comes next.
+        gapless = self._reader.dense and not self._plan.generation and self._sound
+        if gapless and frame.base_offset != self.next_offset:
+            raise wrong(frame.position, self.next_offset, frame.base_offset, "offset")
+        self._reader.check_follows(frame)
 
-    def _epoch_at(self, offset: int) -> int:
-        """Return the leader epoch that *offset* was appended under."""
-        epochs = self._plan.epochs
-        return epochs[max(0, bisect_right(epochs, offset, key=lambda epoch: epoch[1]) - 1)][0]
-
-    def _pass(self, frame: Frame) -> None:
+    def _pass(self, frame: AnyFrame) -> None:
         """Go on behind a frame and compute its index entries."""
         self.next_offset = frame.next_offset
-        self._see(frame)
+        self._end = frame.end
+        if isinstance(frame, Frame):
+            self._see(frame)
         if not self._intact:
             return
-        since = None if self._indexed_at is None else frame.position - self._indexed_at
-        if since is None or since >= self._plan.index_interval_bytes:
-            self._index.add(_INDEX_ENTRY.pack(frame.base_offset, frame.position))
-            self._indexed_at = frame.position
+        if self._reader.indexed:
+            self._add_to_index(frame)
         if frame.record_count and (
             self._largest_timestamp is None or frame.max_timestamp > self._largest_timestamp
         ):
             self._time_index.add(_TIME_INDEX_ENTRY.pack(frame.max_timestamp, frame.base_offset))
             self._largest_timestamp = frame.max_timestamp
+
+    def _add_to_index(self, frame: AnyFrame) -> None:
+        """Expect an entry of the frame if it is far enough from the last one that has one."""
+        records = self._plan.index_interval_records
+        place = frame.base_offset if records else frame.position
+        if self._indexed_at is None or place - self._indexed_at >= (
+            records or self._plan.index_interval_bytes
+        ):
+            self._index.add(_INDEX_ENTRY.pack(frame.base_offset, frame.position))
+            self._indexed_at = place
 
     def _check_hash(self, windows: Windows) -> None:
         expected, found = self._plan.sha256, windows.digest()
@@ -246,10 +367,10 @@ class _SegmentCheck:
         position = self._plan.stop
         with contextlib.suppress(FrameError):
             while position < size:
-                frame = frame_at(windows, position, size)
-                check_crc(windows, frame)
-                check_header(frame)
+                frame = self._reader.at(windows, position, size)
+                self._reader.check(windows, frame)
                 self._check_order(frame, INT64_MAX)
+                self._compare_frame(windows, frame)
                 self._pass(frame)
                 self._tally.frames_unmarked += 1
                 position = frame.end
@@ -263,6 +384,9 @@ class _SegmentCheck:
                 found=f"{torn} other bytes past the mark",
                 what="torn tail",
             )
+        beside = self._reader.torn()
+        if beside is not None:
+            self._tally.add_error("note", self._file.path, beside)
 
     def _written_end(self, start: int, size: int) -> int:
         """Return the position after the last byte in [start, size) that is not zero, or *start*."""

@@ -1,0 +1,1 @@
+"""Topics from and to the directories of other systems."""

@@ -1,0 +1,176 @@
+"""Directories of other systems: finding what is in one, and making one that appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from types import TracebackType
+
+from cordwood.errors import DirectoryRefused
+from cordwood.kernels import Buffer
+from cordwood.storage.deletion import remove_tree
+from cordwood.storage.files import File, Files, join, parent, write_all
+from cordwood.storage.store import as_storage_error
+
+#: What is held back before it goes to a file.
+WRITE_BYTES = 1 << 20
+#: A partition of a higher number is taken for another kind of name, and numbered anew.
+PARTITION_MAX = 9_999
+
+
+def find_partitions(
+    files: Files, directory: str, suffix: str, *, roots: Sequence[str] = ("",), inner: str = ""
+) -> dict[int, str]:
+    """Return the directory of each partition: *directory* itself, or those in it that have a number.
+
+    A partition is a directory with files that end with *suffix*, in it or in its *inner* one. *roots* are
+    where to look, below *directory*.
+
+    Raises:
+        DirectoryRefused: If there is none.
+    """
+    for root in roots:
+        base = join(directory, root) if root else directory
+        if not files.is_directory(base):
+            continue
+        alone = _with_files(files, base, suffix, inner)
+        if alone is not None:
+            return {0: alone}
+        found = {}
+        for name in files.list(base):
+            if name.isdecimal() and int(name) <= PARTITION_MAX and files.is_directory(join(base, name)):
+                path = _with_files(files, join(base, name), suffix, inner)
+                if path is not None:
+                    found[int(name)] = path
+        if found:
+            return dict(sorted(found.items()))
+    raise DirectoryRefused(f"{directory} has no *{suffix} files, nor directories of partitions that have")
+
+
+def _with_files(files: Files, directory: str, suffix: str, inner: str) -> str | None:
+    for path in (directory, join(directory, inner)) if inner else (directory,):
+        if files.is_directory(path) and segments(files, path, suffix):
+            return path
+    return None
+
+
+def segments(files: Files, directory: str, suffix: str) -> list[tuple[int, str]]:
+    """Return number and path of the files called by a number and *suffix*, in the order of the numbers."""
+    stems = [name.removesuffix(suffix) for name in files.list(directory) if name.endswith(suffix)]
+    numbered = sorted((int(stem), stem) for stem in stems if stem.isdecimal())
+    return [(number, join(directory, stem + suffix)) for number, stem in numbered]
+
+
+def content(files: Files, path: str) -> Buffer:
+    """Return the bytes of a file that nobody writes, mapped: memory goes to what is looked at.
+
+    Raises:
+        DirectoryRefused: If it is not there.
+    """
+    try:
+        with contextlib.closing(files.open(path, "read")) as file:
+            return file.map() if file.size() else b""
+    except FileNotFoundError:
+        raise DirectoryRefused(f"{path} is missing") from None
+
+
+class NewFile:
+    """A file that is written from its start to its end. Closing syncs it."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._held = bytearray()
+        self.size = 0
+
+    def append(self, data: Buffer) -> None:
+        """Add *data* at the end."""
+        self._held += data
+        self.size += len(data)
+        if len(self._held) >= WRITE_BYTES:
+            self._write()
+
+    def close(self) -> None:
+        """Make everything durable but the file's name."""
+        with contextlib.closing(self._file):
+            self._write()
+            self._file.sync()
+
+    def _write(self) -> None:
+        write_all(self._file, self.size - len(self._held), self._held)
+        self._held = bytearray()
+
+
+class NewDirectory:
+    """A directory that gets its name once everything in it is durable. Used as a context manager.
+
+    Where the block fails nothing is left of it, as far as that works: what a crash leaves has another name.
+    """
+
+    def __init__(self, files: Files, path: str, unique: str) -> None:
+        """Write to *path* with ``.tmp-`` and *unique* after it meanwhile.
+
+        Raises:
+            DirectoryRefused: If *path* is taken.
+        """
+        if files.exists(path):
+            raise DirectoryRefused(f"{path} is there already; name a directory that is not")
+        self._files = files
+        self._path = path
+        self._temporary = f"{path.rstrip('/')}.tmp-{unique}"
+        self._directories: set[str] = set()
+        self._open: list[NewFile] = []
+
+    def __enter__(self) -> NewDirectory:
+        try:
+            self._directories.update(self._files.make_directories(self._temporary))
+        except OSError as error:
+            raise as_storage_error(error, "exporting") from error
+        self._directories.add(self._temporary)
+        return self
+
+    def create(self, *names: str) -> NewFile:
+        """Create a file below the directory, with the directories on its way."""
+        path = join(self._temporary, *names)
+        try:
+            self._directories.update(self._files.make_directories(parent(path)))
+            self._directories.add(parent(path))
+            file = NewFile(self._files.open(path, "create"))
+        except OSError as error:
+            raise as_storage_error(error, "exporting") from error
+        self._open.append(file)
+        return file
+
+    def finish(self, file: NewFile) -> None:
+        """Close a file that gets nothing more, so that few are open at a time."""
+        self._open.remove(file)
+        try:
+            file.close()
+        except OSError as error:
+            raise as_storage_error(error, "exporting") from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self._publish()
+            except OSError as refused:
+                self._discard()
+                raise as_storage_error(refused, "exporting") from refused
+            return
+        self._discard()
+
+    def _publish(self) -> None:
+        while self._open:
+            self._open.pop().close()
+        for directory in sorted(self._directories, reverse=True):
+            self._files.sync_directory(directory)
+        self._files.rename(self._temporary, self._path)
+        self._files.sync_directory(parent(self._path))
+
+    def _discard(self) -> None:
+        for file in self._open:
+            with contextlib.suppress(OSError):
+                file.close()
+        with contextlib.suppress(OSError):
+            remove_tree(self._files, self._temporary)

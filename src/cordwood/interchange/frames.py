@@ -1,0 +1,174 @@
+"""Frames of the native format for records that have their offsets already.
+
+A log has no gaps between frames, so a gap between records lies within one: a batch may take more offsets than
+it has records, which is what compaction leaves too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cordwood.errors import FrameTooLarge, InvalidBatch, RecordRefused
+from cordwood.formats import batch
+from cordwood.formats.batch import BatchHeader, BatchOptions
+from cordwood.kernels import HEADER_SIZE
+from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
+from cordwood.kernels.reference import HEADER
+from cordwood.records import Record
+
+#: A frame is closed once it has about this much.
+FRAME_BYTES = 256 << 10
+FRAME_RECORDS = 4096
+#: What a record takes in a batch beside its bytes, at most.
+_RECORD_OVERHEAD = 32
+_LAST_DELTA_AT = 23
+#: How many offsets a gap may have: each 2**31 of them take a frame.
+GAP_MAX = 1 << 41
+
+
+class Frame(NamedTuple):
+    """One batch, which has its offsets."""
+
+    data: bytearray
+    base_offset: int
+    next_offset: int
+    records: int
+
+
+def frame_of(header: BatchHeader, data: bytearray) -> Frame:
+    """Return the batch *data*, whose header is known."""
+    records = 0 if header.is_control else header.record_count
+    return Frame(data, header.base_offset, header.next_offset, records)
+
+
+def frames_of(records: Iterable[Record], size_max: int) -> Iterator[Frame]:
+    """Encode records, whose offsets rise, as frames of at most *size_max* bytes.
+
+    Raises:
+        InvalidBatch: If an offset does not rise.
+        FrameTooLarge: If a record does not fit; names it by its offset.
+    """
+    held: list[Record] = []
+    size, next_offset = 0, 0
+    limit = min(FRAME_BYTES, size_max - HEADER_SIZE)
+    for record in records:
+        if record.offset < next_offset:
+            raise InvalidBatch(
+                position=0, expected=f"{next_offset} or more", found=record.offset, what="offset of a record"
+            )
+        taken = _size_of(record)
+        if held and (size + taken > limit or len(held) >= FRAME_RECORDS or record.offset != next_offset):
+            yield _encode(held, size_max)
+            held, size = [], 0
+        held.append(record)
+        size += taken
+        next_offset = record.offset + 1
+    if held:
+        yield _encode(held, size_max)
+
+
+def dense(frames: Iterable[Frame], start: int) -> Iterator[Frame]:
+    """Yield *frames* so that each begins where the one before ends, the first at *start*.
+
+    Raises:
+        InvalidBatch: If a frame begins before the one before it ends.
+        RecordRefused: If a gap is larger than any log has.
+    """
+    before: Frame | None = None
+    next_offset = start
+    for frame in frames:
+        gap = frame.base_offset - next_offset
+        if gap < 0:
+            raise InvalidBatch(
+                position=0, expected=f"{next_offset} or more", found=frame.base_offset, what="base offset"
+            )
+        if gap > GAP_MAX:
+            raise RecordRefused(f"{gap} offsets are missing before {frame.base_offset}")
+        if before is not None:
+            yield reaching(before, frame.base_offset)
+            next_offset = before.base_offset + _span_max(before, frame.base_offset)
+        yield from empty_frames(next_offset, frame.base_offset)
+        before, next_offset = frame, frame.next_offset
+    if before is not None:
+        yield before
+
+
+def within(frame: Frame, start: int, stop: int) -> Frame | None:
+    """Return a frame without the records below *start* and from *stop* on; None if that leaves none."""
+    if frame.base_offset >= start and frame.next_offset <= stop:
+        return frame
+    columns = batch.decode_columns(frame.data, batch.scan(frame.data, size_max=INT32_MAX))
+    assert columns.offset is not None
+    offsets = memoryview(columns.offset).cast("B").cast("q")
+    first, last = bisect_left(offsets, start), bisect_left(offsets, stop)
+    if first == last:
+        return None
+    header = batch.read_header(frame.data, size_max=INT32_MAX)
+    options = BatchOptions(
+        compression=header.compression,
+        leader_epoch=header.leader_epoch,
+        attributes=header.attributes & batch.LOG_APPEND_TIME,
+    )
+    cut = batch.encode_columns(columns, first, last, options, size_max=INT32_MAX)
+    return frame_of(batch.read_header(cut, size_max=INT32_MAX), cut)
+
+
+def _span_max(frame: Frame, next_offset: int) -> int:
+    """Return how many of the offsets up to *next_offset* a frame can take."""
+    return min(next_offset - frame.base_offset, INT32_MAX + 1)
+
+
+def reaching(frame: Frame, next_offset: int) -> Frame:
+    """Return a frame that takes the offsets up to *next_offset* too, as far as one can."""
+    span = _span_max(frame, next_offset)
+    if frame.next_offset == frame.base_offset + span:
+        return frame
+    frame.data[_LAST_DELTA_AT : _LAST_DELTA_AT + 4] = (span - 1).to_bytes(4, "big")
+    batch.seal(frame.data)
+    return frame._replace(next_offset=frame.base_offset + span)
+
+
+def empty_frames(start: int, stop: int) -> Iterator[Frame]:
+    """Yield frames without records that take the offsets [start, stop)."""
+    while start < stop:
+        span = min(stop - start, INT32_MAX + 1)
+        data = bytearray(HEADER_SIZE)
+        HEADER.pack_into(
+            data,
+            0,
+            start,
+            HEADER_SIZE - LENGTH_OVERHEAD,
+            0,
+            batch.MAGIC,
+            0,
+            0,
+            span - 1,
+            batch.NO_PRODUCER_ID,
+            batch.NO_PRODUCER_ID,
+            batch.NO_PRODUCER_ID,
+            batch.NO_PRODUCER_EPOCH,
+            batch.NO_SEQUENCE,
+            0,
+        )
+        batch.seal(data)
+        yield Frame(data, start, start + span, 0)
+        start += span
+
+
+def _encode(held: list[Record], size_max: int) -> Frame:
+    rows = [(record.key, record.value, record.headers, record.timestamp) for record in held]
+    base = held[0].offset
+    try:
+        data = batch.encode_records(rows, 0, BatchOptions(base_offset=base), size_max=size_max)
+    except FrameTooLarge as error:
+        raise FrameTooLarge(
+            position=0, expected=error.expected, found=error.found, what=f"record {base}"
+        ) from None
+    return Frame(data, base, held[-1].offset + 1, len(held))
+
+
+def _size_of(record: Record) -> int:
+    named = sum(len(name) * 4 + len(value or b"") + 10 for name, value in record.headers)
+    return _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + named

@@ -1,0 +1,272 @@
+"""Apache Kafka's partition directories: ``<topic>-<n>/<base>.log`` with ``.index`` and ``.timeindex``.
+
+The frames are the same as ours, so they are taken as they are. What only a cluster can use is taken out on
+the way in: which producer wrote a batch, and what is left of transactions.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from cordwood.errors import DirectoryRefused, FrameError, TruncatedFrame
+from cordwood.formats import batch
+from cordwood.formats.batch import BatchHeader
+from cordwood.formats.zeros import only_zeros
+from cordwood.interchange.directories import NewDirectory, content, segments
+from cordwood.interchange.frames import Frame, frame_of, within
+from cordwood.interchange.losses import Losses
+from cordwood.interchange.outgoing import Limits
+from cordwood.kernels import Buffer, Stop
+from cordwood.kernels.layout import INT32_MAX
+from cordwood.storage.files import Files, join, read_file
+
+SEGMENT_BYTES = 1 << 30
+INDEX_INTERVAL_BYTES = 4096
+OFFSET_ENTRY = struct.Struct(
+    ">"  # big-endian
+    "i"  # last offset of a batch, counted from the segment's base
+    "i"  # position of that batch
+)
+TIME_ENTRY = struct.Struct(
+    ">"
+    "q"  # largest timestamp so far, milliseconds
+    "i"  # offset of the record that has it, counted from the segment's base
+)
+_CONTROL_KEY = struct.Struct(">hh")
+_ABORT = 0
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_AT, _ATTRIBUTES_AT = 43, 21
+_NOBODY = _PRODUCER.pack(batch.NO_PRODUCER_ID, batch.NO_PRODUCER_EPOCH, batch.NO_SEQUENCE)
+_PARTITION = re.compile(r"(.+)-(\d{1,5})")
+
+
+class _Found(NamedTuple):
+    """One batch of a partition's directory."""
+
+    path: str
+    data: Buffer
+    header: BatchHeader
+
+
+# --- in -----------------------------------------------------------------------------------------------
+
+
+def read_partitions(
+    files: Files, directory: str, losses: Losses, *, topic: str
+) -> dict[int, Iterator[Frame]]:
+    """Return the frames of each partition of a topic below *directory*, or of the partition that it is.
+
+    The topic is the only one there is, or the one called *topic*.
+
+    Raises:
+        DirectoryRefused: If there is none.
+        FrameError: While reading, where a segment is not as it should be; names file and position.
+    """
+    found = _find(files, directory, topic)
+    starts = _log_starts(files, directory)
+    return {
+        number: _frames(files, path, starts.get(path.rpartition("/")[2], 0), losses)
+        for number, path in sorted(found.items())
+    }
+
+
+def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
+    if not files.is_directory(directory):
+        raise DirectoryRefused(f"{directory} is not a directory")
+    if segments(files, directory, ".log"):
+        return {0: directory}
+    topics: dict[str, dict[int, str]] = {}
+    for name in files.list(directory):
+        match = _PARTITION.fullmatch(name)
+        path = join(directory, name)
+        if match and files.is_directory(path) and segments(files, path, ".log"):
+            topics.setdefault(match[1], {})[int(match[2])] = path
+    if not topics:
+        raise DirectoryRefused(
+            f"{directory} has no directory of a partition, <topic>-<number>, with *.log files"
+        )
+    if len(topics) > 1 and topic not in topics:
+        named = ", ".join(sorted(topics)[:5])
+        raise DirectoryRefused(f"{directory} has the topics {named}, and {topic} is none of them")
+    return topics[topic] if topic in topics else next(iter(topics.values()))
+
+
+def _log_starts(files: Files, directory: str) -> dict[str, int]:
+    """Return where partitions begin, by the name of their directory, as far as Kafka wrote that down."""
+    path = join(directory, "log-start-offset-checkpoint")
+    if not files.exists(path):
+        return {}
+    lines = [line.split() for line in read_file(files, path).decode(errors="replace").splitlines()[2:]]
+    return {
+        f"{line[0]}-{line[1]}": int(line[2])
+        for line in lines
+        if len(line) == 3 and line[1].isdecimal() and line[2].isdecimal()
+    }
+
+
+def _frames(files: Files, directory: str, start: int, losses: Losses) -> Iterator[Frame]:
+    dropped = _uncommitted(files, directory, losses)
+    for found in _batches(files, directory, losses):
+        header = found.header
+        if header.next_offset <= start or header.is_control:
+            continue
+        if header.is_transactional and header.base_offset in dropped:
+            continue
+        data = bytearray(memoryview(found.data)[header.position : header.end])
+        frame = within(frame_of(header, _cleaned(header, data, losses)), start, header.next_offset)
+        if frame is not None:
+            yield frame
+
+
+def _cleaned(header: BatchHeader, data: bytearray, losses: Losses) -> bytearray:
+    """Return a batch that says nothing of its producer, nor that it was part of a transaction."""
+    transactional = header.attributes & batch.TRANSACTIONAL
+    if header.producer_id == batch.NO_PRODUCER_ID and not transactional:
+        return data
+    losses.add("batches' producer ids and sequences")
+    attributes = header.attributes & ~batch.TRANSACTIONAL
+    data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2] = attributes.to_bytes(2, "big")
+    data[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = _NOBODY
+    batch.seal(data)
+    return data
+
+
+def _uncommitted(files: Files, directory: str, losses: Losses) -> set[int]:
+    """Return the base offsets of batches whose transaction was aborted or never ended."""
+    dropped: set[int] = set()
+    open_batches: dict[int, list[int]] = {}
+    for found in _batches(files, directory, None):
+        header = found.header
+        if header.is_control:
+            mine = open_batches.pop(header.producer_id, [])
+            if _aborts(found):
+                dropped.update(mine)
+                losses.add("batches of transactions that were aborted", len(mine))
+        elif header.is_transactional:
+            open_batches.setdefault(header.producer_id, []).append(header.base_offset)
+    for unfinished in open_batches.values():
+        dropped.update(unfinished)
+        losses.add("batches of transactions that never ended", len(unfinished))
+    return dropped
+
+
+def _aborts(found: _Found) -> bool:
+    try:
+        records = batch.decode_records(found.data, found.header)
+    except FrameError as error:
+        raise error.at(found.path, 0) from None
+    key = records[0].key if records else None
+    return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT
+
+
+def _batches(files: Files, directory: str, losses: Losses | None) -> Iterator[_Found]:
+    """Yield every batch, its checksum compared the first time, which is without *losses*."""
+    paths = segments(files, directory, ".log")
+    next_offset = 0
+    for number, (_, path) in enumerate(paths):
+        data = content(files, path)
+        scanned = batch.scan(data, next_offset=next_offset, size_max=INT32_MAX)
+        for header in scanned.headers():
+            if losses is None:
+                try:
+                    batch.check_crc(data, header)
+                except FrameError as error:
+                    raise error.at(path, 0) from None
+            next_offset = header.next_offset
+            yield _Found(path, data, header)
+        if scanned.reason is Stop.END:
+            continue
+        if only_zeros(data, scanned.stopped_at):
+            continue
+        ended = scanned.error(data)
+        if not isinstance(ended, TruncatedFrame) or number < len(paths) - 1:
+            raise ended.at(path, 0)
+        if losses is not None:
+            losses.add("bytes of a last batch that is not whole", len(data) - scanned.stopped_at)
+
+
+# --- out ----------------------------------------------------------------------------------------------
+
+
+def write_partitions(
+    out: NewDirectory,
+    outgoing: Iterable[tuple[int, Iterator[Frame]]],
+    limits: Limits,
+    *,
+    topic: str,
+) -> None:
+    """Write ``<topic>-<n>/<base>.log``, its indexes and ``leader-epoch-checkpoint`` for each partition."""
+    size_max = min(limits.within(SEGMENT_BYTES), INT32_MAX)
+    for partition, frames in outgoing:
+        place = f"{topic}-{partition}"
+        epochs = _write_segments(out, place, frames, size_max)
+        listed = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
+        checkpoint = out.create(place, "leader-epoch-checkpoint")
+        checkpoint.append(f"0\n{len(epochs)}\n{listed}".encode())
+        out.finish(checkpoint)
+
+
+def _write_segments(
+    out: NewDirectory, place: str, frames: Iterator[Frame], size_max: int
+) -> list[tuple[int, int]]:
+    """Write the segments of a partition; return its leader epochs and the offset at which each begins."""
+    epochs: list[tuple[int, int]] = []
+    segment: _Segment | None = None
+    for frame in frames:
+        header = batch.read_header(frame.data, size_max=INT32_MAX)
+        if segment is None or segment.is_full(header, size_max):
+            if segment is not None:
+                segment.close()
+            segment = _Segment(out, place, header.base_offset)
+        segment.append(header, frame.data)
+        if not epochs or epochs[-1][0] != header.leader_epoch:
+            epochs.append((header.leader_epoch, header.base_offset))
+    (segment or _Segment(out, place, 0)).close()
+    return epochs
+
+
+class _Segment:
+    """A segment and its two indexes, filled as a broker fills them."""
+
+    def __init__(self, out: NewDirectory, place: str, base: int) -> None:
+        self._out = out
+        self._base = base
+        self._log, self._index, self._times = (
+            out.create(place, f"{base:020d}.{suffix}") for suffix in ("log", "index", "timeindex")
+        )
+        self._since_entry = 0
+        self._largest = (-1, base)
+        self._last_time_entry = -1
+
+    def is_full(self, header: BatchHeader, size_max: int) -> bool:
+        """Return whether a batch goes into the next segment: for its size, or for an offset too far on."""
+        if not self._log.size:
+            return False
+        return self._log.size + header.size > size_max or header.next_offset - 1 - self._base > INT32_MAX
+
+    def append(self, header: BatchHeader, data: Buffer) -> None:
+        """Append a batch; every 4 KiB and more it gets an entry in both indexes."""
+        position = self._log.size
+        self._log.append(data)
+        if header.record_count and header.max_timestamp > self._largest[0]:
+            self._largest = (header.max_timestamp, header.next_offset - 1)
+        if self._since_entry > INDEX_INTERVAL_BYTES:
+            self._index.append(OFFSET_ENTRY.pack(header.next_offset - 1 - self._base, position))
+            self._append_time()
+            self._since_entry = 0
+        self._since_entry += header.size
+
+    def close(self) -> None:
+        """Write the last entry of the time index, and close all three."""
+        self._append_time()
+        for file in (self._log, self._index, self._times):
+            self._out.finish(file)
+
+    def _append_time(self) -> None:
+        timestamp, offset = self._largest
+        if timestamp > self._last_time_entry:
+            self._times.append(TIME_ENTRY.pack(timestamp, offset - self._base))
+            self._last_time_entry = timestamp

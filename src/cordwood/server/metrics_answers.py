@@ -1,0 +1,59 @@
+"""What a server says of itself to whoever asks by HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cordwood.broker.node import Node
+from cordwood.config import BrokerConfig
+from cordwood.errors import LogClosed
+from cordwood.server.metrics_lookup import Seen, look_up, see
+from cordwood.server.metrics_text import exposition
+
+if TYPE_CHECKING:
+    from cordwood.server.server import Server
+
+
+class ServerAnswers:
+    """Where the answers of a server's `MetricsEndpoint` come from."""
+
+    def __init__(self, server: Server, node: Node, config: BrokerConfig) -> None:
+        self._server = server
+        self._node = node
+        self._config = config
+
+    def before(self) -> Seen | None:
+        """Take down what only the loop knows, None while the server is not there yet. On the loop."""
+        context = self._server.context
+        if context is None:
+            return None
+        context.meter.report()
+        server = self._server
+        return see(context.groups.coordinator, server.endpoints[0], server.connections)
+
+    def metrics(self, seen: Seen | None) -> str:
+        """Return every number there is. In a thread.
+
+        Raises:
+            LogClosed: If the server is not there yet, or not any more.
+        """
+        if seen is None:
+            raise LogClosed("the server is not ready yet")
+        looked_up = list(look_up(self._node, seen, partitions=self._config.metrics_partitions))
+        return exposition([*self._node.telemetry.collect(), *looked_up])
+
+    def unready(self) -> str | None:
+        """Return why clients are better served elsewhere, None if they are served. In a thread."""
+        context = self._server.context
+        if context is None:
+            return "the server is not ready yet"
+        if context.closing:
+            return "the server closes"
+        if self._server.failure is not None:
+            return f"nothing is stored any more: {self._server.failure}"
+        for log in self._node.open_logs():
+            if log.failure is not None:
+                return f"nothing is stored any more: {log.failure}"
+        if not context.groups.coordinator.loaded:
+            return "consumer groups are not loaded yet, or cannot be: the log of the server says why"
+        return None

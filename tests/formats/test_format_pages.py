@@ -1,0 +1,51 @@
+"""docs/formats: the worked example of each page is what the code writes, byte for byte."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cordwood.formats import frame, kimberlite, laminarmq, rafka, rustlog
+from cordwood.formats.rafka import OffsetIndexEntry
+
+PAGES = Path(__file__).parents[2] / "docs" / "formats"
+HASH = int.from_bytes(bytes(range(1, 17)), "little")
+FIRST = kimberlite.encode_record(0, 1_700_000_000_123_456, b"first", kimberlite.NO_HASH, tenant=3, stream=5)
+LAMINARMQ = laminarmq.encode_record(1_700_000_000_123, b"k", b"value", [("trace", b"1")])
+EXAMPLES = {
+    "rustlog": rustlog.encode_record(7, 1_700_000_000_123_456, b"hello"),
+    "frame": frame.encode_record(7, 1_700_000_000_123, b"k", b"value"),
+    "kimberlite": FIRST,
+    "laminarmq": LAMINARMQ,
+    "rafka": rafka.encode_record(b"first") + rafka.encode_entry(OffsetIndexEntry(2, 4, 5, 9, HASH, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_worked_example_is_what_the_code_writes(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text()
+    block = page.split("## Worked example")[1].split("```text\n")[1].split("```")[0]
+    written = "".join(re.split(r"  +", line)[0] for line in block.splitlines())
+    assert bytes.fromhex(written) == EXAMPLES[name]
+
+
+def test_hashes_and_entries_in_the_text_are_right() -> None:
+    page = (PAGES / "kimberlite.md").read_text()
+    assert f"carries `{kimberlite.parse_record(FIRST).hash(FIRST).hex()}`" in page
+    entry = laminarmq.index_record(LAMINARMQ, 0).hex()
+    found = re.search(
+        r"`(\w{8} \w{8})` \(checksum\), `(\w{8})` .*, `(\w{8})`", (PAGES / "laminarmq.md").read_text()
+    )
+    assert found is not None
+    assert "".join(found.groups()).replace(" ", "") == entry
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_page_says_what_is_torn_what_is_corrupt_and_what_is_bad(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text()
+    for heading in ("## Worked example", "## Torn and corrupt", "## Downsides"):
+        assert heading in page
+    assert "┌" in page
+    assert "|---" in page
