@@ -27,6 +27,8 @@ COUNTING = (
     "tests/test_architecture.py",
     "tests/storage/test_every_format.py",
     "tests/storage/test_rot.py",
+    "tests/storage/test_tampering.py",
+    "tests/storage/test_verify_formats.py",
 )
 
 #: Tests that share one Spark, and so run in one process; all others run where there is room.
@@ -40,6 +42,9 @@ SHARING_SPARK = (
 
 #: The longest test of all begins first, so that nobody waits for it alone at the end.
 LONGEST = "tests/spark/test_sink_crashes.py"
+
+# Each Spark that a test starts lives for seconds: compiling its code well costs more than running it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 if not kernels.COMPILED:
     # Where no compiler was there every command says so; what else it says is what tests look at.

@@ -346,7 +346,7 @@ def test_no_power_cut_during_recovery_loses_anything_either() -> None:
         recording = RecordingFiles(MemoryFiles())
         workload(recording)
         for n, image in enumerate(crash_images(recording, limit_per_prefix=6, edges=edges)):
-            if n % 23:
+            if n % 47:
                 continue
             recovered += 1
             for second in crash_images(recover_on(image), limit_per_prefix=6, count=count):

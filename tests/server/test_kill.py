@@ -27,7 +27,7 @@ from support.histories import (
 )
 from support.serving import SECONDS_MAX, ServerProcess, serving
 
-CYCLES = int(os.environ.get("CORDWOOD_KILL_CYCLES", "20"))
+CYCLES = int(os.environ.get("CORDWOOD_KILL_CYCLES", "10"))
 SEED = int(os.environ.get("CORDWOOD_KILL_SEED", "20260317"))
 TOPIC, PARTITIONS = "history", 4
 IDEMPOTENT, PLAIN, PIPELINED = NAMES = ("idempotent", "plain", "pipelined")

@@ -115,6 +115,7 @@ def expected(orders: Sequence[tuple[int, int]], until_minute: int) -> Windows:
     return found
 
 
+@pytest.mark.timeout(600)
 def test_each_run_adds_what_came_since_the_last_and_nothing_twice(tmp_path: Path) -> None:
     """Our command and Spark's own go on from each other; an order sent twice, or too late, is not counted."""
     pipeline = Pipeline(tmp_path)

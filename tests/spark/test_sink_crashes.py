@@ -31,7 +31,7 @@ from support.sinks import (
     values_in,
 )
 
-RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "6"))
+RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "3"))
 SEED = int(os.environ.get("CORDWOOD_SINK_SEED", "20261116"))
 #: How often a job may end badly, beside being killed: a broker that is gone for a moment fails a query.
 FAILURES_MAX = 10

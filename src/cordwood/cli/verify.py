@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
 import click
@@ -16,10 +19,22 @@ from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.cli.place import data_path, log_bytes
 from cordwood.errors import CordwoodError, DirectoryRefused
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import Finding, GivenCheckpoint, Progress, VerifyReport, verify_directory
+from cordwood.storage.verify import (
+    Checker,
+    Finding,
+    GivenCheckpoint,
+    Progress,
+    SegmentCheck,
+    SegmentResult,
+    VerifyReport,
+    run_check,
+    verify_directory,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+#: Starting processes takes about as long as reading so much.
+WORTH_PROCESSES_BYTES = 512 << 20
 _VERDICTS = {
     ExitCode.OK: "sound",
     ExitCode.CHECK_FAILED: "check failed",
@@ -55,6 +70,12 @@ def checkpoint_options(command: Function) -> Function:
 @click.option("--data", "data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data].")
 @click.option("-t", "--topic", metavar="TOPIC", help="Check the partitions of this topic only.")
 @checkpoint_options
+@click.option(
+    "--jobs",
+    metavar="N",
+    type=click.IntRange(1),
+    help="How many processes read segments [one for each core if there is much to read].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def verify(
     directory: str | None,
@@ -62,6 +83,7 @@ def verify(
     topic: str | None,
     checkpoints: tuple[str, ...],
     keys: tuple[str, ...],
+    jobs: int | None,
     as_json: bool,
 ) -> None:
     """Check every byte of a data directory: checksums, order, sizes, hashes, indexes, metadata, chains.
@@ -82,12 +104,34 @@ def verify(
     path, given = data_path(directory or data), given_checkpoints(checkpoints, keys)
     try:
         with _progress(path, shown=not as_json) as progress:
-            report = verify_directory(PosixFiles(), path, topic, progress, checkpoints=given)
+            checker = checker_for(jobs, path, progress)
+            report = verify_directory(PosixFiles(), path, topic, progress, checker, checkpoints=given)
     except DirectoryRefused as error:
         hint = "give one as DIR, with --data or in CORDWOOD_DATA_DIR."
         raise CordwoodError(f"{error}; {hint}") from error
     print_report(report, path, as_json=as_json)
     raise SystemExit(exit_code(report))
+
+
+def checker_for(jobs: int | None, path: str, progress: Progress | None) -> Checker | None:
+    """Return who reads segments: nobody but the walk, unless several processes are asked for or pay off."""
+    if jobs is None:
+        jobs = (os.cpu_count() or 1) if log_bytes(path) >= WORTH_PROCESSES_BYTES else 1
+    return None if jobs == 1 else lambda checks: list(_checked(checks, jobs, progress))
+
+
+def _checked(checks: Sequence[SegmentCheck], jobs: int, progress: Progress | None) -> Iterator[SegmentResult]:
+    # Each begins afresh: a copy of this process could have a lock of a thread that it has not.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, max(len(checks), 1)), context) as pool:
+        for check, result in zip(checks, pool.map(_run, checks), strict=True):
+            if progress is not None:
+                progress(check.plan.path, check.plan.stop)
+            yield result
+
+
+def _run(check: SegmentCheck) -> SegmentResult:
+    return run_check(PosixFiles(), check)
 
 
 def given_checkpoints(paths: Sequence[str], keys: Sequence[str]) -> list[GivenCheckpoint]:

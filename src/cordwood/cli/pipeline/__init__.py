@@ -9,6 +9,7 @@ import click
 # Each job: where its command is, and its line in the overview.
 _JOBS: dict[str, tuple[str, str]] = {
     "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic, however many keys it has."),
+    "convert": ("cordwood.cli.pipeline.convert:convert", "A topic into one with other settings."),
     "export": ("cordwood.cli.pipeline.export:export", "Topics as Parquet files, incrementally."),
     "stats": ("cordwood.cli.pipeline.stats:stats", "Sizes, rates, key skew and times of topics."),
     "ingest": ("cordwood.cli.pipeline.ingest:ingest", "Files or a query into a topic."),

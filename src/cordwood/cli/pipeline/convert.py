@@ -1,0 +1,43 @@
+"""``cordwood pipeline convert``: a topic into another one with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import click
+
+from cordwood.cli.output import counted, print_json
+from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.place import pairs, refusing
+
+
+@click.command()
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to read.")
+@click.option("--to", metavar="TOPIC", required=True, help="The topic to make.")
+@click.option(
+    "--config",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=pairs("KEY=VALUE, a setting of the new topic"),
+    help="A setting of the new topic, as cordwood.format=frame. May be given again.",
+)
+@job_options()
+def convert(line: Line, topic: str, to: str, config: Mapping[str, str]) -> None:
+    """Make a topic with the records of another one, in another format or with other settings.
+
+    Keys, values, headers and timestamps are kept, offsets are given anew. What the new format cannot hold is
+    named, and nothing is made.
+
+    Example: cordwood pipeline convert -t orders --to orders-framed --config cordwood.format=frame
+    """
+    path = line.path()
+    with line.working("converting") as spark, refusing(path):
+        from cordwood.spark.jobs import convert as job
+
+        report = job.convert(spark, job.ConvertOptions(path, topic, to, config))
+    if line.as_json:
+        print_json(asdict(report))
+        return
+    places = f"{counted(report.records, 'record')} in {counted(report.partitions, 'partition')}"
+    click.echo(f"{to}: made of {topic}: {places}")
