@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cordwood.kernels import Buffer
 
-_WINDOW = bytes(1 << 20)
+_WINDOW = bytes(64 << 10)
 
 
 def only_zeros(buffer: Buffer, start: int) -> bool:
