@@ -52,8 +52,6 @@ READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
 LOCK_POLL_SECONDS = 0.02
 #: A chain is behind its log for so long at most, the time that following takes aside.
 FOLLOW_SECONDS = 0.5
-#: The thread that follows, among those that commit late, which go by their milliseconds.
-FOLLOWING = 0
 Row = Sequence[Any]
 Result = TypeVar("Result")
 
@@ -139,7 +137,7 @@ class Log:
 
     def __init__(self, directory: DataDirectory | ReadOnlyDirectory) -> None:
         self._directory = directory
-        self._repeated: dict[int, _Repeated] = {}
+        self._repeated: dict[str, _Repeated] = {}
         self._repeated_guard = Lock()
 
     def __enter__(self) -> Log:
@@ -318,11 +316,11 @@ class Log:
 
     def _flush_within(self, milliseconds: int) -> None:
         """Start the thread that keeps the promise of ``ms:T``, once per T."""
-        if milliseconds not in self._repeated:
+        name = f"sync-{milliseconds}ms"
+        if name not in self._repeated:
             with self._repeated_guard:
-                if milliseconds not in self._repeated:
-                    name = f"sync-{milliseconds}ms"
-                    self._repeated[milliseconds] = _Repeated(milliseconds / 1000, name, self._commit_late)
+                if name not in self._repeated:
+                    self._repeated[name] = _Repeated(milliseconds / 1000, name, self._commit_late)
 
     def _commit_late(self) -> None:
         """Commit every partition that promises to do so some time after an append."""
@@ -337,7 +335,7 @@ class Log:
 
     def _follow_always(self) -> None:
         """Start the thread that brings chains up to date."""
-        self._repeated[FOLLOWING] = _Repeated(FOLLOW_SECONDS, "chains", self._follow_changed)
+        self._repeated["chains"] = _Repeated(FOLLOW_SECONDS, "chains", self._follow_changed)
 
 
 def _check_as_stored(

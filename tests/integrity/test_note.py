@@ -8,9 +8,9 @@ import sys
 import pytest
 from integrity.plain_note import opened
 
+from cordwood.errors import EvidenceRefused, SigningUnavailable
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, parse, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey, open_note, sign
-from cordwood.integrity.refusals import EvidenceRefused, SigningUnavailable
 
 # The example of Go's package, whose form C2SP wrote down.
 PUBLIC = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"

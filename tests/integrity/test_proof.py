@@ -14,10 +14,10 @@ from integrity.test_merkle import hundred_million
 from support.data_directory import frame
 
 from cordwood.cli.verify_proof import _offsets_of
+from cordwood.errors import EvidenceRefused
 from cordwood.integrity import merkle, proof
 from cordwood.integrity.checkpoint import Checkpoint, origin_of
 from cordwood.integrity.note import SigningKey
-from cordwood.integrity.refusals import EvidenceRefused
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_proof.py"
 KEY = SigningKey("5c0e6f1a-9d9b-4c58-8a7e-1f6f2a3b4c5d", bytes(range(32)))

@@ -13,8 +13,8 @@ from cordwood.cli import ExitCode
 from cordwood.cli.place import LOCKED_SECONDS, check_there, data_path, refusing
 from cordwood.config import load_broker_config
 from cordwood.embedded import open_when_free
+from cordwood.errors import EvidenceRefused
 from cordwood.integrity.note import VerifierKey
-from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory

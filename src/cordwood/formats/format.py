@@ -223,10 +223,6 @@ class Format(Protocol):
         """How many bytes of a frame tell its size; 0 where only the sidecar does."""
 
     @property
-    def place_size(self) -> int:
-        """How many bytes of a frame tell how many offsets it takes, and have the first of them."""
-
-    @property
     def record_per_frame(self) -> bool:
         """Whether a frame is one record. Else it is a batch as clients send and take it."""
 
@@ -322,16 +318,6 @@ class Format(Protocol):
         """Give a received batch its offsets and epoch, in place where it is stored as it is.
 
         With *append_timestamp* its records count as appended then. Raises as `encode` does.
-        """
-
-    def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
-        """Give a frame its offsets and epoch, in the first ``place_size`` bytes of it, which *head* has.
-
-        Only where a frame is a batch. Returns the size of the frame and the offset after it. No checksum
-        changes.
-
-        Raises:
-            FrameError: If a frame does not begin like that.
         """
 
     def stream(

@@ -166,6 +166,7 @@ class BatchFormat:
 
     name = "batch"
     header_size = LENGTH_OVERHEAD
+    #: How many bytes of a batch tell how many offsets it takes, and have the first of them.
     place_size = HEADER_SIZE
     record_per_frame = False
     holds = Holds(keys=True, headers=True, null_values=True, stamps=True)
@@ -300,7 +301,13 @@ class BatchFormat:
         return Encoded(frame.data, next_offset, append_timestamp)
 
     def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
-        """Set base offset and leader epoch of the batch that begins with *head*, in place."""
+        """Set base offset and leader epoch in *head*, the first ``place_size`` bytes of a batch, in place.
+
+        Returns the size of the batch and the offset after it. No checksum changes.
+
+        Raises:
+            InvalidBatch: If no batch begins like that.
+        """
         size = self.frame_size(head) if len(head) >= HEADER_SIZE else None
         last_delta = int.from_bytes(head[_LAST_DELTA_AT : _LAST_DELTA_AT + 4], "big", signed=True)
         if size is None or head[_MAGIC_AT] != batch.MAGIC or last_delta < 0:

@@ -40,7 +40,6 @@ class RecordPerFrame(ABC):
     header_size: int
     holds: Holds
     record_per_frame = True
-    place_size = 0
     chained = False
     sidecar: Sidecar | None = None
     store_bytes_max: int | None = None
@@ -277,10 +276,6 @@ class RecordPerFrame(ABC):
     ) -> Encoded:
         """Encode the records of a received batch as one frame each."""
         return self._encode(frame.records, base_offset, append_timestamp, size_max, before)
-
-    def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
-        """Never called: offsets are under the checksum, or elsewhere."""
-        raise NotImplementedError(f"frames of {self.name} are not renumbered")
 
     def stream(
         self,

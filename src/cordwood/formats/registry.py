@@ -11,8 +11,10 @@ from cordwood.formats.laminarmq import LaminarmqFormat
 from cordwood.formats.native import BatchFormat
 from cordwood.formats.rustlog import RustlogFormat
 
+#: Whatever format a topic has, what is staged for it are batches.
+BATCH = BatchFormat()
 _EVERY: tuple[Format, ...] = (
-    BatchFormat(),
+    BATCH,
     RustlogFormat(),
     KimberliteFormat(),
     LaminarmqFormat(),

@@ -11,9 +11,9 @@ import binascii
 import re
 from dataclasses import dataclass
 
+from cordwood.errors import EvidenceRefused
 from cordwood.integrity.merkle import HASH_SIZE
 from cordwood.integrity.note import SigningKey, VerifierKey, open_note, sign
-from cordwood.integrity.refusals import EvidenceRefused
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _CHAIN, _EPOCH, _NEXT, _FORMAT = "chain ", "leader-epoch ", "next-offset ", "record-format "

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from cordwood.integrity.refusals import EvidenceRefused, SigningUnavailable
+from cordwood.errors import EvidenceRefused, SigningUnavailable
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

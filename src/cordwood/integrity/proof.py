@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from cordwood.errors import EvidenceRefused
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint
 from cordwood.integrity.merkle import leaf_hash, verify_inclusion
 from cordwood.integrity.note import VerifierKey
-from cordwood.integrity.refusals import EvidenceRefused
 
 FORMAT = "cordwood-proof/1"
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
 from cordwood.formats import frame
-from cordwood.formats.zeros import only_zeros
 from cordwood.index.time import TimeIndex
-from cordwood.interchange.directories import NewDirectory, content, find_partitions, segments
+from cordwood.interchange.directories import NewDirectory, find_partitions, segments
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.walking import walk
 from cordwood.records import Record
 from cordwood.storage.files import Files
 
@@ -34,33 +33,13 @@ def read_partitions(files: Files, directory: str, losses: Losses) -> dict[int, I
 
 
 def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
-    paths = segments(files, directory, ".log")
     deleted = {base for base, _ in segments(files, directory, ".tomb")}
-    next_offset = 0
-    for number, (base, path) in enumerate(paths):
-        if base in deleted:
-            losses.add("segments that were being deleted")
-            continue
-        data, at = content(files, path), 0
-        while at < len(data):
-            try:
-                record = frame.parse_record(data, at)
-                if record.offset < max(next_offset, base):
-                    raise InvalidBatch(
-                        position=at + 8,
-                        expected=f"{max(next_offset, base)} or more",
-                        found=record.offset,
-                        what="offset",
-                    )
-            except FrameError as error:
-                if only_zeros(data, at):
-                    break
-                if isinstance(error, TruncatedFrame) and number == len(paths) - 1:
-                    losses.add("bytes of a last frame that is not whole", len(data) - at)
-                    break
-                raise error.at(path, 0) from None
-            yield Record(record.offset, record.timestamp_ms, record.key(data), record.value(data))
-            next_offset, at = record.offset + 1, record.end
+    paths = segments(files, directory, ".log")
+    left = [(base, path) for base, path in paths if base not in deleted]
+    if len(left) < len(paths):
+        losses.add("segments that were being deleted", len(paths) - len(left))
+    for record, data in walk(files, left, frame.parse_record, 8, "frame", losses):
+        yield Record(record.offset, record.timestamp_ms, record.key(data), record.value(data))
 
 
 def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
 from cordwood.formats import rustlog
-from cordwood.formats.zeros import only_zeros
-from cordwood.interchange.directories import NewDirectory, content, find_partitions, segments
+from cordwood.interchange.directories import NewDirectory, find_partitions, segments
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.walking import walk
 from cordwood.records import Record
 from cordwood.storage.files import Files
 
@@ -32,32 +31,10 @@ def read_partitions(files: Files, directory: str, losses: Losses) -> dict[int, I
 
 def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
     paths = segments(files, directory, ".log")
-    next_offset = 0
-    for number, (base, path) in enumerate(paths):
-        data, at = content(files, path), 0
-        if base < next_offset:
-            raise InvalidBatch(position=0, expected=next_offset, found=base, what="base offset", path=path)
-        while at < len(data):
-            try:
-                record = rustlog.parse_record(data, at)
-                if record.offset < max(next_offset, base):
-                    raise InvalidBatch(
-                        position=at + 4,
-                        expected=f"{max(next_offset, base)} or more",
-                        found=record.offset,
-                        what="offset",
-                    )
-            except FrameError as error:
-                if only_zeros(data, at):
-                    break
-                if isinstance(error, TruncatedFrame) and number == len(paths) - 1:
-                    losses.add("bytes of a last record that is not whole", len(data) - at)
-                    break
-                raise error.at(path, 0) from None
-            losses.add("microseconds of timestamps", int(record.timestamp_us % 1000 > 0))
-            payload = bytes(memoryview(data)[record.payload_at : record.end])
-            yield Record(record.offset, record.timestamp_us // 1000, None, payload)
-            next_offset, at = record.offset + 1, record.end
+    for record, data in walk(files, paths, rustlog.parse_record, 4, "record", losses):
+        losses.add("microseconds of timestamps", int(record.timestamp_us % 1000 > 0))
+        payload = bytes(memoryview(data)[record.payload_at : record.end])
+        yield Record(record.offset, record.timestamp_us // 1000, None, payload)
 
 
 def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:

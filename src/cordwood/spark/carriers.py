@@ -19,7 +19,7 @@ from cordwood.clock import SystemClock
 from cordwood.config import load_broker_config
 from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, StorageError, UnknownTopic
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import BATCH
 from cordwood.spark.encoding import Destination
 from cordwood.spark.options import Place
 from cordwood.storage.data_directory import DataDirectory, Opening
@@ -136,7 +136,7 @@ class PathCarrier:
     def stage(self, query: str, batch: int, task: str) -> Stage:
         """Return a writer of shares in the directory."""
         now_ms = SystemClock().now_ms()
-        writer = ShareWriter(self._files, self._path, query, batch, task, now_ms, FORMATS["batch"])
+        writer = ShareWriter(self._files, self._path, query, batch, task, now_ms, BATCH)
         return PathStage(writer)
 
     def publish(self, query: str, batch: int, staged: Sequence[Staged], *, remember: bool) -> None:

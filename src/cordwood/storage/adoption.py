@@ -9,7 +9,7 @@ import msgspec
 
 from cordwood.config import TopicConfig
 from cordwood.errors import RecordRefused
-from cordwood.formats.format import Format
+from cordwood.formats.native import BatchFormat
 from cordwood.storage.active import Surroundings
 from cordwood.storage.files import Files, write_all
 from cordwood.storage.partition_state import Bound, PartitionState, active_info
@@ -22,7 +22,7 @@ def prepare(
     around: Surroundings,
     directory: str,
     state: PartitionState,
-    format_: Format,
+    format_: BatchFormat,
     path: str,
     size: int,
     config: TopicConfig,
@@ -61,7 +61,9 @@ def prepare(
     return segment
 
 
-def _number(files: Files, path: str, size: int, format_: Format, base_offset: int, leader_epoch: int) -> int:
+def _number(
+    files: Files, path: str, size: int, format_: BatchFormat, base_offset: int, leader_epoch: int
+) -> int:
     """Give every frame of a file its offsets, and return the offset after the last. Durable on return."""
     position, offset = 0, base_offset
     with contextlib.closing(files.open(path, "write")) as file:

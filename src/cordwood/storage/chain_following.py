@@ -184,7 +184,7 @@ class Follower:
 
     def say_removed(self, end: int, reason: str) -> None:
         """Say that everything before *end* is let go, as far as nobody has said so yet."""
-        start = self._chain.removed_to()
+        start = self._chain.removed_to
         if start < end:
             self._say("removed", start, end, self.next_offset, reason)
 

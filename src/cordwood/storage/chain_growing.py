@@ -54,6 +54,8 @@ class GrowingChain:
             self._frontier = self._whole_tree()
             with contextlib.closing(KeptChain(files, directory, head)) as kept:
                 self._statements = list(kept.statements())
+            gone = (each.end for each in self._statements if _tells_of_removal(each))
+            self._removed_to = max(gone, default=head.first_offset)
         except BaseException:
             self.close()
             raise
@@ -106,6 +108,8 @@ class GrowingChain:
         self._write("statements", self._statements_end, line + b"\n")
         self._statements_end += len(line) + 1
         self._statements.append(statement)
+        if _tells_of_removal(statement):
+            self._removed_to = max(self._removed_to, statement.end)
         self.add_frames([merkle.leaf_hash(STATEMENT + line)], [(offset, offset)])
 
     def commit(self, next_offset: int, leader_epoch: int) -> None:
@@ -142,10 +146,10 @@ class GrowingChain:
             self._lineage = Lineage(self.size, self._statements)
         return self._lineage.find(self.entry, offset, generation)
 
+    @property
     def removed_to(self) -> int:
         """Return the offset up to which it is known that the log was let go."""
-        gone = (each for each in self._statements if each.kind == "removed" or each.reason == "removed")
-        return max((each.end for each in gone), default=self.head.first_offset)
+        return self._removed_to
 
     def _hash_at(self, level: int, index: int) -> bytes:
         name, number = ("tree", merkle.node_number(level, index)) if level else ("leaves", index)
@@ -199,3 +203,8 @@ class GrowingChain:
             path = join(self._directory, "leaves")
             raise MetadataDamaged(path, "its leaves do not have the root that head says")
         return frontier
+
+
+def _tells_of_removal(statement: Statement) -> bool:
+    """Return whether it says that the log was let go up to its end, with leaves or before it had any."""
+    return statement.kind == "removed" or statement.reason == "removed"

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple
 
-from cordwood.errors import MetadataDamaged
+from cordwood.errors import EvidenceRefused, MetadataDamaged
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
-from cordwood.integrity.refusals import EvidenceRefused
 from cordwood.storage.chain_files import KeptChain
 from cordwood.storage.files import Files, join, parent, read_file, write_all, write_atomically
 

@@ -34,7 +34,7 @@ from cordwood.errors import (
     StorageError,
     UnknownTopic,
 )
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import BATCH, FORMATS
 from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
@@ -556,7 +556,7 @@ class DataDirectory:
         """Return a writer for what one task of a query's batch has, to be published later."""
         self._check()
         now_ms = self._opening.clock.now_ms()
-        return ShareWriter(self._files, self.path, query, batch, task, now_ms, FORMATS["batch"])
+        return ShareWriter(self._files, self.path, query, batch, task, now_ms, BATCH)
 
     def maintain(self, *, force: bool = False) -> MaintenanceReport:
         """Do what policies ask for in every partition, one after the other; with *force* compact what can be.

@@ -21,6 +21,7 @@ from cordwood.errors import (
     UnexpectedOffset,
 )
 from cordwood.formats.format import Encoded, Format, ProducerStamp, ReceivedFrame, Row
+from cordwood.formats.native import BatchFormat
 from cordwood.index.time import NO_TIMESTAMP
 from cordwood.records import Header
 from cordwood.storage import adoption, swapping, truncation
@@ -303,6 +304,8 @@ class PartitionLog:
         Only where a frame is a batch. The file must be synced, and nobody else's. Its frames are numbered in
         place, whatever offsets they had before. Raises as `append` does.
         """
+        format_ = self.format
+        assert isinstance(format_, BatchFormat)
         with self._lock:
             at = self._begin(None)
             if self._active.store.end:
@@ -311,7 +314,7 @@ class PartitionLog:
                 files = self._around.files
                 try:
                     adopted = adoption.prepare(
-                        self._around, self.directory, self.state, self.format, path, size, self.config
+                        self._around, self.directory, self.state, format_, path, size, self.config
                     )
                     stores = create_stores(
                         files, self.directory, adopted.info.next_offset, self.config, self.format

@@ -19,6 +19,7 @@ from cordwood.storage import identity
 from cordwood.storage.backup_evidence import bring_checkpoints
 from cordwood.storage.backup_moving import STAGING_PREFIX, BackupReport, Moving, Progress, Transfer
 from cordwood.storage.backup_record import read_record
+from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.checkpoints import signed_up_to
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.deletion import remove_tree
@@ -157,17 +158,32 @@ def _ends(transfer: Transfer, point: Point, force: bool) -> dict[Place, int]:
                 error.add_note(f"partition {partition} of topic {topic}")
                 raise error
             ends[topic, partition] = offset
-        for name, entry in topics.items() if point.time_ms is not None else ():
-            assert point.time_ms is not None
-            for partition in range(entry.partitions) if not name.startswith(STAGING_PREFIX) else ():
-                first = directory.readable(name, partition, entry).offset_at(point.time_ms)
-                if first is not None:
-                    ends[name, partition] = min(first[0], ends.get((name, partition), first[0]))
-        for (topic, partition), end in ends.items() if not force else ():
-            signed = signed_up_to(transfer.files, transfer.source, topics[topic].id, partition)
-            if end < signed:
-                raise SignedFor(topic, partition, end, signed)
+        if point.time_ms is not None:
+            _cut_by_time(directory, topics, point.time_ms, ends)
+        if not force:
+            _check_not_signed_for(transfer, topics, ends)
         return ends
+
+
+def _cut_by_time(
+    directory: ReadOnlyDirectory, topics: Mapping[str, TopicEntry], time_ms: int, ends: dict[Place, int]
+) -> None:
+    """Have every partition end before its first record at or after a time, or earlier."""
+    for name, entry in topics.items():
+        for partition in range(entry.partitions) if not name.startswith(STAGING_PREFIX) else ():
+            first = directory.readable(name, partition, entry).offset_at(time_ms)
+            if first is not None:
+                ends[name, partition] = min(first[0], ends.get((name, partition), first[0]))
+
+
+def _check_not_signed_for(
+    transfer: Transfer, topics: Mapping[str, TopicEntry], ends: Mapping[Place, int]
+) -> None:
+    """Refuse to leave out what a checkpoint of the source vouches for."""
+    for (topic, partition), end in ends.items():
+        signed = signed_up_to(transfer.files, transfer.source, topics[topic].id, partition)
+        if end < signed:
+            raise SignedFor(topic, partition, end, signed)
 
 
 def _restored(transfer: Transfer, point: Point, ends: Mapping[Place, int], keep_id: bool) -> RestoreReport:

@@ -17,6 +17,7 @@ import msgspec
 
 from cordwood.errors import RecordRefused
 from cordwood.formats.format import Format
+from cordwood.formats.native import BatchFormat
 from cordwood.storage.files import File, Files, join, parent, write_all
 from cordwood.storage.store import as_storage_error
 
@@ -94,7 +95,7 @@ class ShareWriter:
     """
 
     def __init__(
-        self, files: Files, data: str, query: str, batch: int, task: str, now_ms: int, format_: Format
+        self, files: Files, data: str, query: str, batch: int, task: str, now_ms: int, format_: BatchFormat
     ) -> None:
         """Write nothing yet. *task* is what tells one attempt at one task from all others."""
         self._files = files

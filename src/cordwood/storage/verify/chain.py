@@ -189,7 +189,7 @@ class _ChainCheck:
         for leaf in leaves:
             head = sha256(head + leaf).digest()
         self._chain_head = head
-        self._tree_file.add(self._tree.add(leaves))
+        self._tree_file.expect(b"".join(self._tree.add(leaves)))
 
     def _check_frames(self, leaf: int, entries: Iterator[tuple[int, ...]]) -> None:
         """Check that the frames of the main run follow each other without a gap."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cordwood.errors import EvidenceRefused, SigningUnavailable
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, unverified
 from cordwood.integrity.note import VerifierKey
-from cordwood.integrity.refusals import EvidenceRefused, SigningUnavailable
 from cordwood.storage.files import Files, join, read_file
 from cordwood.storage.verify.catalogue import Catalogue
 from cordwood.storage.verify.metadata import read_bytes

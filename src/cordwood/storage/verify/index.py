@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from cordwood.storage.files import File, Files
+from cordwood.storage.files import Files
+from cordwood.storage.verify.derived import DerivedFile
 from cordwood.storage.verify.report import Tally
 
 ENTRY_BYTES = 16
-_WINDOW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,54 +25,35 @@ class IndexClaim:
     crc32c: int | None = None
 
 
-class IndexFile:
-    """Compares the entries of an index, as they are computed anew, with those in its file.
-
-    Memory is bounded by a window, however many entries there are.
-    """
+class IndexFile(DerivedFile):
+    """Compares the entries of an index, as they are computed anew, with those in its file."""
 
     def __init__(self, files: Files, path: str, what: str, claim: IndexClaim) -> None:
-        self.path = path
+        super().__init__(files, path, ENTRY_BYTES)
         self.entries = 0
         self._what = what
         self._claim = claim
         self._crc32c = 0
-        self._pending = bytearray()
-        # Entry number, expected and found, of the first one that is not as computed.
-        self._difference: tuple[int, bytes, bytes] | None = None
-        self._file: File | None = None
-        self._failure: OSError | None = None
-        try:
-            self._file = files.open(path, "read")
-        except OSError as error:
-            self._failure = error
-
-    def close(self) -> None:
-        """Close the file, if it could be opened."""
-        if self._file is not None:
-            self._file.close()
 
     def add(self, entry: bytes) -> None:
         """Expect *entry* next."""
-        self._pending += entry
         self.entries += 1
-        if len(self._pending) >= _WINDOW_BYTES:
-            self._compare()
+        self.expect(entry)
 
     def finish(self, tally: Tally) -> None:
         """Say what differs, now that the log has no more entries to give."""
-        self._compare()
+        self.compare()
         required = self.entries if self._claim.entries is None else self._claim.entries
         self._check_claim(tally, required)
         try:
-            size = self._size()
+            size = self.size()
         except OSError as error:
             if required:
                 tally.add_unreadable(self.path, error, "index")
             return
         tally.bytes += min(size, required * ENTRY_BYTES)
-        if self._difference is not None:
-            self._add_difference(tally, required, self._difference)
+        if self.difference is not None:
+            self._add_difference(tally, required, self.difference)
         elif self._claim.entries is None and size != self.entries * ENTRY_BYTES:
             tally.add(
                 "index",
@@ -83,32 +64,10 @@ class IndexFile:
                 what=self._what,
             )
 
-    def _compare(self) -> None:
-        expected, self._pending = bytes(self._pending), bytearray()
-        first = self.entries - len(expected) // ENTRY_BYTES
-        claimed = (
-            len(expected) if self._claim.entries is None else (self._claim.entries - first) * ENTRY_BYTES
-        )
-        self._crc32c = google_crc32c.extend(self._crc32c, expected[: max(claimed, 0)])
-        if self._file is None or self._failure is not None or self._difference is not None:
-            return
-        try:
-            found = self._file.read_at(first * ENTRY_BYTES, len(expected))
-        except OSError as error:
-            self._failure = error
-            return
-        if found != expected:
-            for start in range(0, len(expected), ENTRY_BYTES):
-                pair = expected[start : start + ENTRY_BYTES], found[start : start + ENTRY_BYTES]
-                if pair[0] != pair[1]:
-                    self._difference = (first + start // ENTRY_BYTES, *pair)
-                    break
-
-    def _size(self) -> int:
-        if self._failure is not None:
-            raise self._failure
-        assert self._file is not None
-        return self._file.size()
+    def _passing(self, start: int, expected: bytes) -> None:
+        claimed = self._claim.entries
+        size = len(expected) if claimed is None else claimed * ENTRY_BYTES - start
+        self._crc32c = google_crc32c.extend(self._crc32c, expected[: max(size, 0)])
 
     def _check_claim(self, tally: Tally, required: int) -> None:
         """Hold what metadata say of the index against the log. The file has no part in this."""
@@ -133,14 +92,14 @@ class IndexFile:
             )
 
     def _add_difference(self, tally: Tally, required: int, difference: tuple[int, bytes, bytes]) -> None:
-        entry, expected, found = difference
-        unsynced = entry >= required
+        position, expected, found = difference
+        unsynced = position >= required * ENTRY_BYTES
         if unsynced and len(found) < ENTRY_BYTES:
             return  # Not written yet.
         tally.add(
             "note" if unsynced else "index",
             self.path,
-            entry * ENTRY_BYTES,
+            position,
             expected=expected.hex(),
             found=found.hex() or "the end of the file",
             what=f"{self._what}, past what the mark counts" if unsynced else self._what,
