@@ -17,6 +17,8 @@ from cordwood.storage.mark import Mark, MarkFile, read_marks
 MAGIC = b"CWCATLG1"
 _HEAD = struct.Struct(">II")
 ENTRY_MAX = 16 << 20
+#: The topic that holds the records of all those kept in the shared log. No client ever sees it.
+SHARED_TOPIC = "__shared"
 
 
 class TopicEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="topic"):
