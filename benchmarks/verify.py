@@ -110,7 +110,7 @@ def fill_chain(data: str, batch_bytes: int) -> int:
         size = topic.size(0)
     with cordwood.open(data, create=False) as log:
         directory = log._writable()
-        directory.chains.commit(directory.partition("events", 0))
+        directory.chains.commit(directory.own_partition("events", 0))
     return size
 
 

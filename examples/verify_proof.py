@@ -70,6 +70,16 @@ def root_of(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
     return over
 
 
+def opened(frame: bytes) -> tuple[str, bytes]:
+    """Return whose a frame of the shared log is, and the record batch in its envelope of 80 bytes."""
+    magic, size, version, kind = struct.unpack_from("<4sIBB", frame, 4)
+    require(
+        (magic, size, version, kind) == (b"WENV", len(frame), 1, 0), "the frame is no envelope of records"
+    )
+    partition, org, topic_hash = struct.unpack_from("<I8xQ16s", frame, 20)
+    return f" of partition {partition} of the topic with hash {topic_hash.hex()} of org {org}", frame[80:]
+
+
 def verify(document: bytes, key: str) -> str:
     """Return what *document* proves, as a sentence.
 
@@ -87,7 +97,10 @@ def verify(document: bytes, key: str) -> str:
     leaf = hashlib.sha256(b"\0" + frame).digest()
     require(root_of(leaf, proof["leaf"], size, path) == root, "the path does not lead to the signed root")
     formats = [line.partition(" ")[2] for line in lines[6:] if line.startswith("record-format ")]
-    if formats:
+    whose = ""
+    if formats == ["shared"]:
+        whose, frame = opened(frame)
+    elif formats:
         # Its own documentation says how to read such a frame; that it is in the log is proven.
         return (
             f"{origin}: proven: leaf {proof['leaf']} of {size:,} is this frame of {len(frame):,} bytes, "
@@ -101,7 +114,7 @@ def verify(document: bytes, key: str) -> str:
     require(first <= proof["offset"] < end, "the frame does not hold the offset")
     timestamps = struct.unpack_from(">qq", frame, 27)
     return (
-        f"{origin}: proven: offset {proof['offset']} is in leaf {proof['leaf']} of {size:,}: "
+        f"{origin}: proven: offset {proof['offset']}{whose} is in leaf {proof['leaf']} of {size:,}: "
         f"offsets {first} up to {end}, timestamps {timestamps[0]} to {timestamps[1]}, {len(frame):,} bytes"
     )
 

@@ -36,15 +36,35 @@ SHARING_SPARK = (
     "tests/spark/jobs/",
     *(
         f"tests/spark/test_{name}.py::"
-        for name in ("formats_in_spark", "session", "sink", "source", "source_by_address", "stream_source")
+        for name in (
+            "formats_in_spark",
+            "session",
+            "shared_topics",
+            "sink",
+            "source",
+            "source_by_address",
+            "source_chain",
+            "stream_source",
+        )
     ),
 )
 
-#: The longest test of all begins first, so that nobody waits for it alone at the end.
-LONGEST = "tests/spark/test_sink_crashes.py"
+#: The longest tests begin first, after what shares a Spark, so that nobody waits for one alone at the end.
+LONGEST = (
+    "tests/spark/test_declarative.py",
+    "tests/spark/test_sink_crashes.py",
+    "tests/spark/test_tutorial.py",
+    "tests/spark/test_sink_cluster.py",
+    "tests/server/test_hostile.py",
+    "tests/crash/test_crash_engine.py",
+)
 
-# Each Spark that a test starts lives for seconds: compiling its code well costs more than running it.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Each Spark that a test starts lives for seconds: compiling its code well costs more than running it. Two
+# hundred pieces of a few rows each, which is what it makes of a shuffle by itself, cost most of all.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2 -Dspark.ui.enabled=false",
+)
 
 if not kernels.COMPILED:
     # Where no compiler was there every command says so; what else it says is what tests look at.
@@ -55,7 +75,12 @@ _counted: dict[str, str] = {}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Bring what takes longest to the front; all else keeps its order."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+    def turn(item: pytest.Item) -> int:
+        path = item.nodeid.partition("::")[0]
+        return LONGEST.index(path) if path in LONGEST else len(LONGEST)
+
+    items.sort(key=turn)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]

@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 LINES = {
     "errors": 0,
     "records": 0,
+    "tenancy": 0,
     "config": 0,
     "telemetry": 0,
     "clock": 0,

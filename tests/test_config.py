@@ -18,6 +18,7 @@ from cordwood.config import (
     BrokerConfig,
     Endpoint,
     Endpoints,
+    OrgQuota,
     Setting,
     SyncMode,
     SyncPolicy,
@@ -95,11 +96,11 @@ def test_every_setting_has_a_sentence_and_a_default_it_accepts_itself(setting: S
 
 
 def test_every_attribute_is_a_declared_setting() -> None:
-    undeclared = {"explicit", "topic_defaults"}
+    undeclared = {"explicit", "topic_defaults", "listener_orgs", "org_quotas"}
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 54
+    assert len(SETTINGS) == 55
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -416,6 +417,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "cordwood.format": ("batch", "batch"),
     "cordwood.sync": ("ms:7", SyncPolicy("ms", 7)),
     "cordwood.initial.offset": ("7", 7),
+    "cordwood.storage": ("shared", "shared"),
 }
 
 
@@ -424,6 +426,93 @@ def test_a_format_is_a_setting_of_a_topic_and_not_a_default_of_the_broker() -> N
     assert topic_config({"cordwood.format": "rustlog"}).format == "rustlog"
     with pytest.raises(InvalidSetting, match="batch: others are set for a topic"):
         load({"cordwood.format": "rustlog"})
+
+
+def test_where_a_topic_is_kept_is_settled_when_it_is_created() -> None:
+    """The broker's setting may be another one tomorrow; the records of a topic stay where they are."""
+    broker = load({"cordwood.storage": "shared"})
+    assert topic_config({}, broker).storage == "own"
+    assert topic_config({"cordwood.storage": "shared"}, load({})).storage == "shared"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"cleanup.policy": "compact"}, "cleanup.policy"), ({"cordwood.format": "frame"}, "cordwood.format")],
+)
+def test_what_the_shared_log_cannot_do_is_refused_by_name(settings: dict[str, str], name: str) -> None:
+    topic_config(settings)
+    with pytest.raises(InvalidSetting, match=r"cordwood\.storage=shared") as refused:
+        topic_config({**settings, "cordwood.storage": "shared"})
+    assert refused.value.name == name
+
+
+TWO_LISTENERS = {"listeners": "INSIDE://localhost:1,ACME://localhost:2"}
+
+
+def test_the_clients_of_a_listener_are_of_its_org_and_others_of_org_0() -> None:
+    largest = str(2**64 - 1)
+    config = load({**TWO_LISTENERS, "cordwood.listener.ACME.org": largest})
+    assert (config.org_of("INSIDE"), config.org_of("ACME")) == (0, 2**64 - 1)
+    assert load({}).org_of("PLAINTEXT") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("cordwood.listener.ACNE.org", "7", "the name of one of the listeners: ACME or INSIDE"),
+        ("cordwood.listener.acme.org", "7", "the name of one of the listeners: ACME or INSIDE"),
+        ("cordwood.listener.ACME.org", "07", "the number of an org"),
+        ("cordwood.listener.ACME.org", "-1", "the number of an org"),
+        ("cordwood.listener.ACME.org", str(2**64), "the number of an org"),
+        ("cordwood.listener.ACME.org", "acme", "the number of an org"),
+        ("cordwood.org.seven.stored.bytes", "5", "<org> in its name to be the number of an org"),
+        ("cordwood.org.7.stored.bytes", "-1", "a whole number of bytes from 0"),
+        ("cordwood.org.7.producer.byte.rate", "0", "a whole number of bytes from 1"),
+        ("cordwood.org.7.consumer.byte.rate", "1e6", "a whole number of bytes from 1"),
+    ],
+)
+def test_a_bad_org_or_quota_is_one_error_with_its_name(name: str, text: str, expected: str) -> None:
+    with pytest.raises(InvalidSetting) as refused:
+        load({**TWO_LISTENERS, name: text})
+    assert refused.value.name == name
+    assert refused.value.expected.startswith(expected)
+
+
+def test_a_misspelt_quota_is_unknown() -> None:
+    with pytest.raises(UnknownSetting):
+        load({"cordwood.org.7.stored.byte": "5"})
+
+
+def test_quotas_are_those_of_their_org_and_overrides_win() -> None:
+    given = {
+        "cordwood.org.7.producer.byte.rate": "10",
+        "cordwood.org.7.stored.bytes": "30",
+        "cordwood.org.0.consumer.byte.rate": "20",
+    }
+    config, warnings = load_broker_config(given, {"cordwood.org.7.stored.bytes": "40"}, environment={})
+    assert warnings == ["The quotas of org 7 have no effect: no listener is of it."]
+    assert config.quota_of(7) == OrgQuota(10, None, 40)
+    assert config.quota_of(0) == OrgQuota(None, 20, None)
+    assert config.quota_of(8) == OrgQuota()
+
+
+def test_an_org_sees_no_listener_and_no_quota_of_another() -> None:
+    config = load(
+        {
+            **TWO_LISTENERS,
+            "advertised.listeners": "INSIDE://a:1,ACME://b:2",
+            "cordwood.listener.ACME.org": "7",
+            "cordwood.org.7.stored.bytes": "30",
+        }
+    )
+    inside, acme = config.seen_by(0), config.seen_by(7)
+    assert (str(inside.listeners), str(acme.listeners)) == ("INSIDE://localhost:1", "ACME://localhost:2")
+    assert (str(inside.advertised_listeners), str(acme.advertised_listeners)) == (
+        "INSIDE://a:1",
+        "ACME://b:2",
+    )
+    assert (dict(inside.org_quotas), dict(inside.listener_orgs)) == ({}, {})
+    assert acme.quota_of(7).stored_bytes == 30
 
 
 @every_setting

@@ -103,7 +103,7 @@ def values(topic: cordwood.Topic, partition: int = 0, start: int | None = None) 
 def partition_log(log: cordwood.Log, partition: int) -> PartitionLog:
     """The engine's side of a partition of orders."""
     assert isinstance(log._directory, DataDirectory)
-    return log._directory.partition("orders", partition)
+    return log._directory.own_partition("orders", partition)
 
 
 def run_together(count: int, work: Callable[[int], None]) -> None:

@@ -57,7 +57,7 @@ class ObservedCondition(threading.Condition):
 
 def observe(log: cordwood.Log, partition: int = 0) -> ObservedCondition:
     """Watch who waits for records of a partition of t, which is made if it is not there."""
-    found: PartitionLog = log._writable().partition("t", partition)
+    found: PartitionLog = log._writable().own_partition("t", partition)
     found._grown = condition = ObservedCondition(found._view_lock)
     return condition
 
@@ -181,7 +181,7 @@ def test_a_follower_sees_no_record_before_it_is_durable(log: cordwood.Log) -> No
     grown = observe(log)
     follower = Follower(lambda: topic.read(follow=True))
     grown.wait_for_waiter()
-    partition = log._writable().partition("t", 0)
+    partition = log._writable().own_partition("t", 0)
     partition.append([(None, b"written")])
     assert (follower.records, grown.waits) == ([], 1)
     partition.commit()

@@ -14,7 +14,9 @@ from test_docs import PAGES as ALL_PAGES
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize(("page", "least"), [("operations.md", 15), ("coming-from-kafka.md", 8)])
+@pytest.mark.parametrize(
+    ("page", "least"), [("operations.md", 15), ("coming-from-kafka.md", 8), ("tenants.md", 8)]
+)
 def test_every_command_prints_what_the_page_says(page: str, least: int, tmp_path: Path) -> None:
     assert check_page(DOCS / page, tmp_path) >= least
 

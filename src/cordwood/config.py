@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,13 +20,16 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from cordwood import kafka_settings
+from cordwood import kafka_settings, tenancy
 from cordwood.errors import InvalidSetting, UnknownSetting
 
 T = TypeVar("T")
 
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 RecordFormat = Literal["batch", "rustlog", "kimberlite", "laminarmq", "frame"]
+#: The format of the log that topics share. None but that can have it.
+SHARED_FORMAT = "shared"
+Storage = Literal["own", "shared"]
 SyncMode = Literal["each", "every", "ms", "never"]
 
 _INT_MAX = 2**31 - 1
@@ -65,9 +69,9 @@ def _integer(minimum: int, maximum: int = _INT_MAX, *, unit: str = "", scale: in
     return Kind(parse, f"a whole number{unit and ' of '}{unit} from {minimum} to {maximum}")
 
 
-def _one_of(*choices: str) -> Kind[Any]:
+def _one_of(*choices: str, unsaid: str = "") -> Kind[Any]:
     def parse(text: str) -> str:
-        if text not in choices:
+        if text not in choices and text != unsaid:
             raise ValueError(f"{text!r} is not one of {choices}")
         return text
 
@@ -209,6 +213,8 @@ _ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps a
 _BYTES = _integer(1, unit="bytes")
 _ENDPOINTS = Kind(Endpoints.parse, "PLAINTEXT://HOST:PORT (TLS and SASL are not offered), more after commas")
 _METRICS = Kind(Endpoints.parse, "HOST:PORT, where port 0 picks one, more after commas, or nothing")
+_ORG = Kind(tenancy.parse_org, f"the number of an org, from 0 to {tenancy.ORG_MAX}")
+_BYTES_PER_SECOND = _integer(1, _LONG_MAX, unit="bytes")
 _SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {_INT_MAX}")
 
 
@@ -426,10 +432,17 @@ class TopicConfig:
     format: str = _setting(
         "cordwood.format",
         "cordwood.format",
-        _one_of(*get_args(RecordFormat)),
+        _one_of(*get_args(RecordFormat), unsaid=SHARED_FORMAT),
         "batch",
         "How records are laid out in the store: batch is Kafka's record batch, version 2; the other formats "
         "are those of other systems and have a frame for each record.",
+    )
+    storage: Storage = _setting(  # noqa: RUF009 - a field, as every other one
+        "cordwood.storage",
+        "cordwood.storage",
+        _one_of(*get_args(Storage)),
+        "own",
+        "Whether a new topic gets files of its own or is kept in the log that many topics share.",
     )
     sync: SyncPolicy = _setting(  # noqa: RUF009 - a field, as every other one
         "cordwood.sync",
@@ -450,6 +463,13 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         _check_values(self)
+        if self.storage == "shared":
+            if "compact" in self.cleanup_policy:
+                expected = "delete: a topic with cordwood.storage=shared cannot be compacted"
+                raise InvalidSetting("cleanup.policy", self.cleanup_policy, expected)
+            if self.format != "batch":
+                expected = "batch: a topic with cordwood.storage=shared has no other format"
+                raise InvalidSetting("cordwood.format", self.format, expected)
 
     @property
     def stored_bytes_max(self) -> int:
@@ -466,12 +486,21 @@ class TopicConfig:
         return {setting.name: text_of(getattr(self, setting.attribute)) for setting in own}
 
 
+class OrgQuota(NamedTuple):
+    """What all clients of an org together may do; None is no limit."""
+
+    producer_byte_rate: int | None = None
+    consumer_byte_rate: int | None = None
+    stored_bytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """The settings of one broker, or of one embedded log. Every instance holds valid values.
 
     ``topic_defaults`` is the configuration of a topic that sets nothing itself. ``explicit`` holds the
-    names that were set, as they were written.
+    names that were set, as they were written. ``listener_orgs`` has the org of each listener that was given
+    one, ``org_quotas`` the limits of each org that has any.
     """
 
     node_id: int = _setting(
@@ -715,13 +744,45 @@ class BrokerConfig:
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: frozenset[str] = frozenset()
+    listener_orgs: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    org_quotas: Mapping[int, OrgQuota] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         _check_values(self)
+        names = sorted({endpoint.name for endpoint in self.listeners.each})
+        for name, org in self.listener_orgs.items():
+            if name not in names:
+                # Whoever misspells a listener must not have its clients in another org.
+                expected = f"the name of one of the listeners: {' or '.join(names)}"
+                raise InvalidSetting(f"cordwood.listener.{name}.org", org, expected)
+
+    def org_of(self, listener: str) -> int:
+        """Return the org of everyone who connects to *listener*."""
+        return self.listener_orgs.get(listener, tenancy.DEFAULT_ORG)
+
+    def quota_of(self, org: int) -> OrgQuota:
+        """Return the limits of *org*."""
+        return self.org_quotas.get(org, OrgQuota())
+
+    def seen_by(self, org: int) -> BrokerConfig:
+        """Return the configuration as far as clients of *org* may know it: nothing of another's listeners."""
+
+        def own(endpoints: Endpoints) -> Endpoints:
+            return Endpoints(tuple(each for each in endpoints.each if self.org_of(each.name) == org))
+
+        return dataclasses.replace(
+            self,
+            listeners=own(self.listeners),
+            advertised_listeners=own(self.advertised_listeners),
+            listener_orgs=MappingProxyType({n: o for n, o in self.listener_orgs.items() if o == org}),
+            org_quotas=MappingProxyType({o: quota for o, quota in self.org_quotas.items() if o == org}),
+        )
 
 
 #: Settings of a topic that its files depend on: they hold from its creation on.
-FIXED_SETTINGS = frozenset({"cordwood.format", "cordwood.initial.offset"})
+FIXED_SETTINGS = frozenset({"cordwood.format", "cordwood.initial.offset", "cordwood.storage"})
+#: … and those of them that a topic has of its own or not at all: the broker's is for new topics only.
+CREATION_SETTINGS = frozenset({"cordwood.storage"})
 
 #: Every setting by its name, in the order of declaration.
 TOPIC_SETTINGS: Mapping[str, Setting] = _declared(TopicConfig)
@@ -730,6 +791,60 @@ BROKER_SETTINGS: Mapping[str, Setting] = _declared(BrokerConfig)
 _SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
 _BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
 _TOPIC_DEFAULTS = TopicConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Settings of a broker that are alike but for one part of their name, as ``<org>`` in the pattern."""
+
+    pattern: str
+    kind: Kind[int]
+    sentence: str
+
+    def variable_in(self, name: str) -> str | None:
+        """Return what *name* has in the place of the variable part, None if it is none of the family."""
+        before, _, after = re.split(r"(<\w+>)", self.pattern)
+        fits = name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
+        return name[len(before) : len(name) - len(after)] if fits else None
+
+    def parse(self, text: str, name: str) -> int:
+        """Return the value of *text*, given under *name*.
+
+        Raises:
+            InvalidSetting: With the name, the text and what was expected.
+        """
+        try:
+            return self.kind.parse(text.strip())
+        except ValueError:
+            raise InvalidSetting(name, text, self.kind.expected) from None
+
+
+LISTENER_ORG = Family(
+    "cordwood.listener.<name>.org",
+    _ORG,
+    "The org of every client that connects to the listener of that name; without it they are of org 0.",
+)
+ORG_FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "producer_byte_rate": Family(
+            "cordwood.org.<org>.producer.byte.rate",
+            _BYTES_PER_SECOND,
+            "How much all producers of an org may send in a second; who sends more is made to wait.",
+        ),
+        "consumer_byte_rate": Family(
+            "cordwood.org.<org>.consumer.byte.rate",
+            _BYTES_PER_SECOND,
+            "How much all consumers of an org may fetch in a second; who fetches more is made to wait.",
+        ),
+        "stored_bytes": Family(
+            "cordwood.org.<org>.stored.bytes",
+            _integer(0, _LONG_MAX, unit="bytes"),
+            "How much the partitions of an org may hold; batches beyond that are refused.",
+        ),
+    }
+)
+#: Settings that are there once for each listener or org, by their attribute.
+FAMILIES = (LISTENER_ORG, *ORG_FAMILIES.values())
 
 
 # Loading
@@ -751,7 +866,7 @@ def load_broker_config(
     """
     warnings = []
     for name in {**properties, **overrides}:
-        if name in _BROKER_NAMES:
+        if name in _BROKER_NAMES or any(family.variable_in(name) is not None for family in FAMILIES):
             continue
         if name not in kafka_settings.NAMES and not name.startswith(kafka_settings.PREFIXES):
             if name in TOPIC_SETTINGS:
@@ -773,7 +888,41 @@ def load_broker_config(
     if defaults.format != _TOPIC_DEFAULTS.format:
         # A topic that does not say so itself could not be read again once the default is another one.
         raise InvalidSetting("cordwood.format", defaults.format, "batch: others are set for a topic")
-    return BrokerConfig(**values["broker"], topic_defaults=defaults, explicit=frozenset(explicit)), warnings
+    families = {name: text for name, text in {**properties, **overrides}.items() if name not in _BROKER_NAMES}
+    config = BrokerConfig(
+        **values["broker"],
+        topic_defaults=defaults,
+        explicit=frozenset(explicit),
+        listener_orgs=_listener_orgs(families),
+        org_quotas=_org_quotas(families),
+    )
+    orgs = {config.org_of(endpoint.name) for endpoint in config.listeners.each}
+    warnings += [
+        f"The quotas of org {org} have no effect: no listener is of it."
+        for org in config.org_quotas
+        if org not in orgs
+    ]
+    return config, warnings
+
+
+def _listener_orgs(given: Mapping[str, str]) -> Mapping[str, int]:
+    named = [(LISTENER_ORG.variable_in(name), name, text) for name, text in given.items()]
+    found = {listener: LISTENER_ORG.parse(text, name) for listener, name, text in named if listener}
+    return MappingProxyType(found)
+
+
+def _org_quotas(given: Mapping[str, str]) -> Mapping[int, OrgQuota]:
+    found: dict[int, OrgQuota] = {}
+    for name, text in given.items():
+        for attribute, family in ORG_FAMILIES.items():
+            number = family.variable_in(name)
+            if number is not None:
+                try:
+                    org = tenancy.parse_org(number)
+                except ValueError:
+                    raise InvalidSetting(name, text, f"<org> in its name to be {_ORG.expected}") from None
+                found[org] = found.get(org, OrgQuota())._replace(**{attribute: family.parse(text, name)})
+    return MappingProxyType(found)
 
 
 def _given(
@@ -799,15 +948,23 @@ def topic_config(overrides: Mapping[str, str] = _NOTHING, broker: BrokerConfig |
         InvalidSetting: For a value its setting does not take.
     """
     defaults = broker.topic_defaults if broker else _TOPIC_DEFAULTS
-    if not overrides and not defaults.explicit:
-        return defaults  # Shared, so that a topic that sets nothing, as most of 100,000 do, costs nothing.
-    values = {}
-    for name, text in overrides.items():
+    if not overrides and not defaults.explicit and defaults.storage == _TOPIC_DEFAULTS.storage:
+        return defaults
+    return _topic_config(defaults, tuple(overrides.items()))
+
+
+# Kept, so that topics that set the same few things, as most of 100,000 do, share one configuration.
+@functools.lru_cache(maxsize=1024)
+def _topic_config(defaults: TopicConfig, overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+    values: dict[str, Any] = {
+        TOPIC_SETTINGS[name].attribute: TOPIC_SETTINGS[name].default for name in CREATION_SETTINGS
+    }
+    for name, text in overrides:
         if name not in TOPIC_SETTINGS:
             meant = _BROKER_NAMES[name].name if name in _BROKER_NAMES else None
             raise UnknownSetting(name, meant if meant in TOPIC_SETTINGS else _nearest(name, TOPIC_SETTINGS))
         values[TOPIC_SETTINGS[name].attribute] = TOPIC_SETTINGS[name].parse(text)
-    return dataclasses.replace(defaults, **values, explicit=frozenset(overrides))
+    return dataclasses.replace(defaults, **values, explicit=frozenset(name for name, _ in overrides))
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
@@ -825,4 +982,11 @@ def reference_table(settings: Iterable[Setting]) -> str:
             f"| `{setting.name}` | `{text_of(setting.default)}` | {setting.kind.expected} "
             f"| {names} | {setting.sentence} |"
         )
+    return "\n".join(rows) + "\n"
+
+
+def family_table(families: Iterable[Family]) -> str:
+    """Return the Markdown table that documents *families*."""
+    rows = ["| Name | Takes | Meaning |", "|---|---|---|"]
+    rows += [f"| `{each.pattern}` | {each.kind.expected} | {each.sentence} |" for each in families]
     return "\n".join(rows) + "\n"

@@ -46,6 +46,7 @@ from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.recovery import RecoveryReport
 from cordwood.storage.snapshots import Snapshots
 from cordwood.storage.store import as_storage_error
+from cordwood.storage.virtual_log import AnyLog
 
 READ_BYTES_MIN, READ_BYTES_MAX = 64 << 10, 1 << 20
 #: How often a directory that another process writes is looked at.
@@ -139,6 +140,7 @@ class Log:
         self._directory = directory
         self._repeated: dict[str, _Repeated] = {}
         self._repeated_guard = Lock()
+        self._topics: Topics | None = None
 
     def __enter__(self) -> Log:
         return self
@@ -241,7 +243,9 @@ class Log:
         return Topic(self, self._changing().ensure_internal())
 
     def _changing(self) -> Topics:
-        return Topics(self._writable(), _broker_config(None))
+        if self._topics is None:
+            self._topics = Topics(self._writable(), _broker_config(None))
+        return self._topics
 
     def scan(
         self,
@@ -365,7 +369,7 @@ class Topic:
         self.partitions = entry.partitions
         self._turn = count()
         # A log that was opened once stays the same, and says itself when it is closed.
-        self._logs: dict[int, PartitionLog] = {}
+        self._logs: dict[int, AnyLog] = {}
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -457,7 +461,7 @@ class Topic:
         self._settle(log, appended)
         return appended.base_offset
 
-    def _settle(self, log: PartitionLog, appended: Appended) -> None:
+    def _settle(self, log: AnyLog, appended: Appended) -> None:
         if log.config.sync.mode == "ms":
             self._log._flush_within(log.config.sync.amount)
         else:
@@ -545,7 +549,7 @@ class Topic:
             SignedFor: If a checkpoint signs for one of them, and *force* does not say that this is meant.
         """
         log = self._writable(partition)
-        if not force:
+        if not force and isinstance(log, PartitionLog):
             self._log._writable().check_not_signed_for(log, end_offset)
         return log.truncate(end_offset)
 
@@ -566,7 +570,7 @@ class Topic:
         """Seal the active segment and go on in a new one. Durable on return."""
         self._writable(partition).roll()
 
-    def _writable(self, partition: int) -> PartitionLog:
+    def _writable(self, partition: int) -> AnyLog:
         log = self._logs.get(partition)
         if log is None:
             log = self._logs[partition] = self._log._writable().partition(self.name, partition)

@@ -30,6 +30,7 @@
     ├── TopicMismatch             an existing topic is not as the caller says
     ├── UnknownTopic              no such topic or partition
     ├── TopicExists               a topic that was to be created is there already
+    ├── QuotaExceeded             an org would have more stored than it may; nothing was stored
     ├── LogClosed                 a call after close, or in a forked child
     ├── ListenFailed              an address to listen on is taken or not ours
     └── StorageError              the disk, or what is on it
@@ -289,6 +290,10 @@ class TopicExists(CordwoodError):
     def __init__(self, name: str) -> None:
         super().__init__(f"there is a topic {name} already")
         self.name = name
+
+
+class QuotaExceeded(CordwoodError):
+    """An org would have more stored than it may. Nothing was stored; works again once there is space."""
 
 
 class LogClosed(CordwoodError):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from cordwood.errors import OffsetOutOfRange, RecordRefused
 from cordwood.formats import columns as arrow
 from cordwood.kernels import ColumnBuffers, Want
-from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.read_only import ReadOnlyPartition
+from cordwood.storage.read_only import AnyReadOnly
 from cordwood.storage.unused import UnusedPartition
+from cordwood.storage.virtual_log import AnyLog
 
 if TYPE_CHECKING:
     import polars
@@ -41,7 +41,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 DEFAULT_COLUMNS = COLUMNS[:-1]
 
 #: What a partition is to a reader.
-Readable = PartitionLog | ReadOnlyPartition | UnusedPartition
+Readable = AnyLog | AnyReadOnly | UnusedPartition
 
 
 @dataclass(frozen=True)

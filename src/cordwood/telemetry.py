@@ -432,12 +432,12 @@ class Span:
 PRODUCE_STORE = Span(
     "cordwood.broker.produce.store",
     "The broker stores one batch of a produce request.",
-    ("virtual_topic", "record_count", "base_offset"),
+    ("virtual_topic", "record_count", "base_offset", "topic", "partition"),
 )
 FETCH_READ = Span(
     "cordwood.broker.fetch.read",
     "The broker reads one partition of a fetch request.",
-    ("virtual_topic", "fetch_offset", "returned_count", "high_watermark"),
+    ("virtual_topic", "fetch_offset", "returned_count", "high_watermark", "topic", "partition"),
 )
 
 #: Every span of the library.

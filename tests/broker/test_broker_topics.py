@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import pytest
@@ -139,8 +139,14 @@ class Overtaken:
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         return TopicConfig()
 
+    def new_topic(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
+        return TopicEntry(name, topic_id, partitions, {})
+
     def create_topic(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
         return TopicEntry(name, str(uuid.uuid4()), partitions, {})
+
+    def create_topics(self, wanted: Sequence[TopicEntry]) -> list[TopicEntry]:
+        return [self.create_topic(entry.name, entry.id, entry.partitions, {}) for entry in wanted]
 
 
 def test_who_is_overtaken_while_creating_a_topic_is_told_that_it_exists() -> None:
@@ -157,7 +163,8 @@ def test_a_deleted_topic_is_gone_under_name_and_id_and_its_successor_is_another(
     node.topics.delete("orders")
     assert node.topics.find("orders") is None
     assert node.topics.find_by_id(first_id) is None
-    assert not node.topics._ids, "topics that are gone must not take memory"
+    shelf = node.topics.shelf(0)
+    assert [*shelf.topics, *shelf.by_id] == [], "topics that are gone must not take memory"
     with pytest.raises(UnknownTopic):
         node.append("orders", 0, batch_of(b"new"))
     with pytest.raises(UnknownTopic):

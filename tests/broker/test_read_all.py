@@ -110,7 +110,7 @@ def test_a_damaged_partition_is_refused_at_the_damage_and_served_around_it() -> 
             for number in range(BATCHES):
                 placed = node.append("orders", partition, batch_of(b"%d" % number))
             placed.log.commit()
-        size = placed.log.active_size // BATCHES
+        size = placed.log.size() // BATCHES
         file = files.open(join(placed.log.directory, "segments", f"{0:020d}.log"), "write")
         file.write_at(2 * size - 1, [b"\xff"])
         # The damaged batch is the second of partition 1: offset 1.

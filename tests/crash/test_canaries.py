@@ -11,6 +11,7 @@ import google_crc32c
 import msgspec
 import pytest
 from crash.test_crash_engine import (
+    LIMIT,
     a_topic_replaced_by_another,
     appends_and_rolls,
     check_of,
@@ -24,7 +25,7 @@ from crash.test_crash_engine import (
     truncations,
     unsynced_appends,
 )
-from support.crashes import Violation, survives
+from support.crashes import MISFITS, Violation, survives, violation_of
 from support.disks import RecordingFile, RecordingFiles
 from support.promises import Run
 
@@ -286,8 +287,8 @@ class Unsynced:
 
 @contextmanager
 def a_torn_tail_left_in_place() -> Iterator[None]:
-    def keep(self: Any, file: Any, position: int, size: int) -> None:
-        self.around.files.open(file.path, "read")
+    def keep(self: Any, file: Any, position: int, size: int, suffix: str) -> None:
+        pass
 
     def open_at_the_end(real: Any) -> Any:
         def make(file: Any, end: int, *, preallocate: bool = False) -> Any:
@@ -429,10 +430,10 @@ def caught(planted: Planted, workloads: list[Run]) -> Violation | None:
         check = check_of(workload)
         with planted():
             try:
-                violation = survives(workload, check, images_max=60_000, limit_per_prefix=24, edges=edges)
+                violation = survives(workload, check, images_max=60_000, limit_per_prefix=LIMIT, edges=edges)
             except CordwoodError as error:
                 # It took no power cut: the engine refuses to go on.
-                violation = Violation("no cut", 0, f"R1: {type(error).__name__}: {error}")
+                violation = violation_of(error)
         if violation is not None:
             return violation
     return None
@@ -477,3 +478,25 @@ def test_a_planted_bug_is_caught(planted: Planted, workloads: list[Run]) -> None
     violation = caught(planted, workloads)
     assert violation is not None, f"{planted.__name__} survived"
     print(f"caught: {planted.__name__.replace('_', ' ')}: {violation}")
+
+
+@contextmanager
+def a_bug_that_fits_an_engine_of_the_past() -> Iterator[None]:
+    with patch.object(recovery._Recovery, "_cut", lambda self, file: None):
+        yield
+
+
+def test_a_planted_bug_that_does_not_fit_the_engine_is_not_taken_for_a_caught_one() -> None:
+    """A mistake in the code shows on any disk, whether the harness can find anything or not."""
+    with pytest.raises(RuntimeError, match="no fault of a disk: R1: TypeError"):
+        caught(a_bug_that_fits_an_engine_of_the_past, [unsynced_appends])
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_nor_is_one_whose_mistake_is_hidden_in_another_error(misfit: type[Exception]) -> None:
+    hidden = CordwoodError("the log failed")
+    hidden.__cause__ = misfit("no such thing")
+    for error in (hidden, AssertionError(f"R3: upkeep failed with {misfit.__name__}")):
+        with pytest.raises(RuntimeError, match="no fault of a disk"):
+            violation_of(error)
+    assert violation_of(AssertionError("D1: gone"), "none", 7) == Violation("none", 7, "D1: gone")

@@ -1,6 +1,6 @@
 """Crash enumeration: every disk that a power cut could leave, opened with the real engine.
 
-`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (default 4, 0 is all of them).
+`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (default 3, 0 is all of them).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cordwood.errors import DiskFull
 from cordwood.storage import mark_keeper, store
 from cordwood.storage.memory_files import MemoryFiles
 
-LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "4")) or None
+LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "3")) or None
 SMALL = {"segment.bytes": "400", "index.interval.bytes": "100"}
 PREALLOCATED = {**SMALL, "preallocate": "true"}
 
@@ -312,7 +312,7 @@ def cut_everywhere(workloads: list[Run]) -> CrashCount:
 
 def test_no_power_cut_loses_what_was_acknowledged() -> None:
     """Every image of every workload keeps every promise made before its cut."""
-    cut_everywhere(WORKLOADS).require(4_000)
+    cut_everywhere(WORKLOADS).require(3_000)
 
 
 def test_no_power_cut_stores_a_batch_twice_or_loses_one() -> None:
@@ -320,12 +320,12 @@ def test_no_power_cut_stores_a_batch_twice_or_loses_one() -> None:
 
     Those that were acknowledged are where it was said, duplicates included (O6, D4).
     """
-    cut_everywhere(PRODUCERS).require(1_200)
+    cut_everywhere(PRODUCERS).require(900)
 
 
 def test_no_power_cut_brings_a_deleted_topic_back_or_harms_its_successor() -> None:
     """Under one name there is one topic, whole: the one that was created last, or none (D1, R1)."""
-    cut_everywhere(REPLACEMENTS).require(600)
+    cut_everywhere(REPLACEMENTS).require(450)
 
 
 def recover_on(image: CrashImage) -> RecordingFiles:
@@ -345,11 +345,11 @@ def test_no_power_cut_during_recovery_loses_anything_either() -> None:
         check = check_of(workload)
         recording = RecordingFiles(MemoryFiles())
         workload(recording)
-        for n, image in enumerate(crash_images(recording, limit_per_prefix=6, edges=edges)):
+        for n, image in enumerate(crash_images(recording, limit_per_prefix=LIMIT, edges=edges)):
             if n % 47:
                 continue
             recovered += 1
-            for second in crash_images(recover_on(image), limit_per_prefix=6, count=count):
+            for second in crash_images(recover_on(image), limit_per_prefix=LIMIT, count=count):
                 check(second)
     print(f"{recovered} recoveries cut")
     print("\n".join(count.report()))

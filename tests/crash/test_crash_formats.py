@@ -1,7 +1,6 @@
 """Crash enumeration for every record format: the disks a power cut could leave, each opened with the engine.
 
-`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (0 is all of them). By default every
-fifth of up to a dozen is.
+`CORDWOOD_CRASH_LIMIT` sets how many images are looked at per power cut (default 2, 0 is all of them).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pytest
 from crash import test_crash_upkeep
 from crash.test_crash_engine import small_steps
 from support import publishing
-from support.crashes import ALL_KINDS, CrashCount, CrashImage, Violation, again, crash_images, survives
+from support.crashes import ALL_KINDS, CrashCount, CrashImage, again, crash_images, survives, violation_of
 from support.disks import RecordingFiles
 from support.promises import Promise, Run, Seen, Workload, check_promises, open_and_read
 
@@ -30,8 +29,7 @@ from cordwood.storage.memory_files import MemoryFiles
 
 __all__ = ["small_steps"]
 
-LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "12")) or None
-STRIDE = 1 if "CORDWOOD_CRASH_LIMIT" in os.environ else 5
+LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "2")) or None
 OTHERS = [name for name, format_ in FORMATS.items() if format_.record_per_frame]
 WITH_SIDECAR = [name for name in OTHERS if FORMATS[name].sidecar is not None]
 
@@ -95,10 +93,7 @@ def cut_everywhere(workloads: list[Run]) -> CrashCount:
         before = count.total
         recording = RecordingFiles(MemoryFiles())
         workload(recording)
-        for number, image in enumerate(crash_images(recording, limit_per_prefix=LIMIT, edges=edges)):
-            if number % STRIDE:
-                continue
-            count.note(image.kind, image.digest, new=True)
+        for image in crash_images(recording, limit_per_prefix=LIMIT, edges=edges, count=count):
             try:
                 check_promises(image)
             except Exception as error:
@@ -150,7 +145,7 @@ def test_no_power_cut_publishes_a_part_of_a_sinks_batch_or_one_twice_in_another_
         work = publishing.Workload(recording, settings(name))
         work.batch(0, {("orders", 0): [[b"a", b"b", b"c"], [b"d"]], ("orders", 1): [[b"e", b"f"]]})
         work.append(("orders", 0), b"after")
-        images = crash_images(recording, limit_per_prefix=4, edges=edges, count=count)
+        images = crash_images(recording, limit_per_prefix=LIMIT, edges=edges, count=count)
         for image in images:
             try:
                 publishing.check_sink(image)
@@ -291,10 +286,10 @@ def test_a_bug_planted_in_what_formats_need_is_caught(
         with planted():
             try:
                 violation = survives(
-                    workload(name), check_promises, images_max=60_000, limit_per_prefix=12, edges=edges
+                    workload(name), check_promises, images_max=60_000, limit_per_prefix=LIMIT, edges=edges
                 )
             except CordwoodError as error:
                 # It took no power cut: the engine refuses to go on.
-                violation = Violation("no cut", 0, f"R1: {type(error).__name__}: {error}")
+                violation = violation_of(error)
         assert violation is not None, f"{planted.__name__} survived in {name}"
         print(f"caught in {name}: {planted.__name__.replace('_', ' ')}: {violation}")

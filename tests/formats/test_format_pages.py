@@ -7,19 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.formats import frame, kimberlite, laminarmq, rafka, rustlog
+from cordwood.formats import batch, frame, kimberlite, laminarmq, rafka, rustlog
+from cordwood.formats.envelope import Kind, Owner, read_envelope, seal
+from cordwood.formats.owners import pack_entry
 from cordwood.formats.rafka import OffsetIndexEntry
+from cordwood.formats.topic_hash import topic_hash_bytes
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 HASH = int.from_bytes(bytes(range(1, 17)), "little")
 FIRST = kimberlite.encode_record(0, 1_700_000_000_123_456, b"first", kimberlite.NO_HASH, tenant=3, stream=5)
 LAMINARMQ = laminarmq.encode_record(1_700_000_000_123, b"k", b"value", [("trace", b"1")])
+ORDERS = Owner(7, topic_hash_bytes(7, "orders"), 0)
+
+
+def shared() -> bytes:
+    content = bytearray(batch.encode_records([(b"k", b"v")], now_ms=1_000))
+    batch.place(content, 0, 40, 0)
+    sealed = seal(Kind.RECORDS, ORDERS, 1000, 40, 1, 1_000, 0, content)
+    return bytes(sealed) + pack_entry(read_envelope(sealed), content, 1000, 0)
+
+
 EXAMPLES = {
     "rustlog": rustlog.encode_record(7, 1_700_000_000_123_456, b"hello"),
     "frame": frame.encode_record(7, 1_700_000_000_123, b"k", b"value"),
     "kimberlite": FIRST,
     "laminarmq": LAMINARMQ,
     "rafka": rafka.encode_record(b"first") + rafka.encode_entry(OffsetIndexEntry(2, 4, 5, 9, HASH, 3)),
+    "shared": shared(),
 }
 
 
@@ -32,6 +46,7 @@ def test_the_worked_example_is_what_the_code_writes(name: str) -> None:
 
 
 def test_hashes_and_entries_in_the_text_are_right() -> None:
+    assert f"`{ORDERS}`" in (PAGES / "shared.md").read_text()
     page = (PAGES / "kimberlite.md").read_text()
     assert f"carries `{kimberlite.parse_record(FIRST).hash(FIRST).hex()}`" in page
     entry = laminarmq.index_record(LAMINARMQ, 0).hex()

@@ -1055,9 +1055,10 @@ def seconds_of_metadata(count: int) -> float:
         node.close()
     best = float("inf")
     with Broker("/data", files=files) as broker, RawClient(broker.bootstrap) as client:
-        for _ in range(5):
+        # In a version of its own each time: an answer is kept for who asks for the same again.
+        for version in range(8, 13):
             started = time.process_time()
-            client.send(ApiKey.METADATA, 12, MetadataRequest(topics=None))
+            client.send(ApiKey.METADATA, version, MetadataRequest(topics=None))
             frame = client.receive_frame()
             best = min(best, time.process_time() - started)
         assert frame.count(b"topic-") == count

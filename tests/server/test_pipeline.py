@@ -157,7 +157,7 @@ class Bench:
         )
 
     def log(self, topic: str = "orders", partition: int = 0) -> PartitionLog:
-        return self.node._directory.partition(topic, partition)
+        return self.node._directory.own_partition(topic, partition)
 
     def submit(self, acks: int, *batches: Batch) -> Request:
         request = Request(len(self.requests))

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import cordwood
 from cordwood.errors import ConfigError
+from cordwood.formats.topic_hash import topic_hash
 from cordwood.server.tracing import open_tracer
 from cordwood.telemetry import FETCH_READ, PRODUCE_STORE, SPANS
 
@@ -55,6 +56,19 @@ def read(broker: cordwood.Broker, topic: str, offset: int) -> None:
     consumer.assign([TopicPartition(topic, 0, offset)])
     assert consumer.poll(10) is not None
     consumer.close()
+
+
+def test_a_topic_in_the_shared_log_is_named_by_its_owner(exporter: InMemorySpanExporter) -> None:
+    config = {**TRACED, "cordwood.storage": "shared"}
+    with cordwood.Broker(config=config) as broker:
+        send(broker, "to-morrow", "a", "b", "c")
+        read(broker, "to-morrow", 0)
+    key = f"0-{topic_hash(0, 'to-morrow')}-0"
+    spans = [
+        span for span in exporter.get_finished_spans() if (span.attributes or {})["virtual_topic"] == key
+    ]
+    assert {span.name for span in spans} == {PRODUCED, FETCHED}
+    assert {(span.attributes or {})["messaging.destination.name"] for span in spans} == {"to-morrow"}
 
 
 def test_a_batch_that_is_stored_and_read_has_both_spans_with_all_attributes(

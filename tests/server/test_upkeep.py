@@ -128,6 +128,33 @@ def test_retention_moves_the_start_of_a_served_topic(tmp_path: Path) -> None:
         assert [offset for offset, _, _ in found] == list(range(found[0][0] or 0, 20))
 
 
+def test_topics_in_the_shared_log_have_their_own_retention_and_their_space_comes_back(tmp_path: Path) -> None:
+    small = {**EAGER, "cordwood.storage": "shared", "log.segment.bytes": "4000"}
+    with cordwood.Broker(tmp_path / "data", config=small) as broker:
+        make_topic(broker, "short", {"retention.bytes": "1000"})
+        make_topic(broker, "long", {})
+        for first in range(0, 60, 10):
+            send(broker, "long", [(None, f"value {first}")])
+            send(broker, "short", [(None, f"value {number}") for number in range(first, first + 10)])
+        until(lambda: start_offset(broker, "short") > 20, "nothing is deleted")
+        segments = tmp_path / "data" / "topics" / "__shared" / "0" / "segments"
+
+        def size() -> int:
+            return sum(path.stat().st_size for path in segments.glob("*.log"))
+
+        assert start_offset(broker, "long") == 0
+        assert [value for _, _, value in read_all(broker, "long")] == [
+            b"value %d" % n for n in range(0, 60, 10)
+        ]
+        kept = read_all(broker, "short")
+        assert [value for _, _, value in kept] == [b"value %d" % (offset or 0) for offset, _, _ in kept]
+        assert kept[-1][0] == 59
+        until(lambda: size() < 60 * 100, "no space comes back")
+        assert [value for _, _, value in read_all(broker, "long")] == [
+            b"value %d" % n for n in range(0, 60, 10)
+        ]
+
+
 def test_retention_waits_for_a_group_where_it_is_told_to(tmp_path: Path) -> None:
     config = {"segment.bytes": "300", "retention.bytes": "0", "cordwood.retention.wait.for.groups": "true"}
     with cordwood.Broker(tmp_path / "data", config=EAGER) as broker:

@@ -29,6 +29,9 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
+            # Compiling code for each query takes longer than a few rows do without.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.driver.extraJavaOptions": f"-Dderby.system.home={home / 'derby'}",
         },

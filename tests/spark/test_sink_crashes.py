@@ -1,6 +1,6 @@
 """kill -9 of drivers and brokers at planted points of the sink; then the output, record by record.
 
-`CORDWOOD_SINK_RUNS` sets how many runs there are (default 6; with 20 each kind of kill must have occurred),
+`CORDWOOD_SINK_RUNS` sets how many runs there are (default 3; with 20 each kind of kill must have occurred),
 `CORDWOOD_SINK_SEED` the seed of the first.
 Each run has data, batches and kills of its own; all share a driver, which is started again whenever it was
 killed.

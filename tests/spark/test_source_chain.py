@@ -34,7 +34,7 @@ Own = tuple[Path, cordwood.Log, cordwood.Topic]
 
 def follow(log: cordwood.Log, partition: int = 0) -> None:
     directory = log._writable()
-    directory.chains.commit(directory.partition("orders", partition))
+    directory.chains.commit(directory.own_partition("orders", partition))
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_an_adopted_file_reads_as_if_its_frames_had_been_appended(before: int) -
     adopted, appended = MemoryFiles(), MemoryFiles()
     logs = []
     for files in (adopted, appended):
-        log = made(files, **{"index.interval.bytes": "100"}).partition("orders", 0)
+        log = made(files, **{"index.interval.bytes": "100"}).own_partition("orders", 0)
         for number in range(before):
             log.append([(None, b"before %d" % number)])
         logs.append(log)
@@ -80,7 +80,7 @@ def test_an_adopted_file_reads_as_if_its_frames_had_been_appended(before: int) -
 def test_appends_truncations_and_another_adoption_follow_an_adopted_segment() -> None:
     files = MemoryFiles()
     data = made(files)
-    log = data.partition("orders", 0)
+    log = data.own_partition("orders", 0)
     log.adopt(PATH, put(files, *numbered(2, 2)))
     assert log.append([(None, b"x")]).base_offset == 4
     log.adopt(PATH, put(files, *numbered(1)))
@@ -98,7 +98,7 @@ def test_appends_truncations_and_another_adoption_follow_an_adopted_segment() ->
 
 def test_what_was_appended_before_is_durable_with_the_adoption() -> None:
     files = MemoryFiles()
-    log = made(files).partition("orders", 0)
+    log = made(files).own_partition("orders", 0)
     log.append([(None, b"not committed")])
     log.adopt(PATH, put(files, *numbered(1)))
     assert log.unsynced_records == 0
@@ -110,7 +110,7 @@ def test_what_was_appended_before_is_durable_with_the_adoption() -> None:
 def test_a_file_that_does_not_hold_whole_sound_frames_is_refused_and_the_log_goes_on(damage: str) -> None:
     files = MemoryFiles()
     data = made(files)
-    log = data.partition("orders", 0)
+    log = data.own_partition("orders", 0)
     log.append([(None, b"before")])
     size = put(files, *numbered(1, 2))
     file = files.open(PATH, "write")
@@ -141,7 +141,7 @@ def test_whichever_call_of_an_adoption_fails_the_file_is_all_in_the_log_or_not_a
         disk = MemoryFiles()
         files = FaultyFiles(disk)
         data = made(files)
-        log = data.partition("orders", 0)
+        log = data.own_partition("orders", 0)
         log.append([(None, b"before")])
         size = put(files, *numbered(1, 2))
         files._plans, files._matched = [FaultPlan(n, kinds=CHANGES, error=error)], [0]
@@ -175,7 +175,7 @@ def test_whichever_call_of_an_adoption_fails_the_file_is_all_in_the_log_or_not_a
 
 def test_a_reader_beside_sees_the_adopted_segment_in_place_of_the_empty_one() -> None:
     files = MemoryFiles()
-    log = made(files).partition("orders", 0)
+    log = made(files).own_partition("orders", 0)
     reader = ReadOnlyDirectory(files, DATA, CONFIG)
     partition = reader.readable("orders", 0)
     assert partition.high_watermark == 0

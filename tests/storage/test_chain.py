@@ -43,13 +43,13 @@ CHAIN = join(PARTITION, "chain")
 
 def follow(log: cordwood.Log, topic: str = "orders") -> int:
     directory = log._writable()
-    return directory.chains.commit(directory.partition(topic, 0))
+    return directory.chains.commit(directory.own_partition(topic, 0))
 
 
 def compacted_unsaid(log: cordwood.Log) -> CompactionReport | None:
     """Compact as whoever knows of no chain does."""
     directory = log._writable()
-    partition = directory.partition("orders", 0)
+    partition = directory.own_partition("orders", 0)
     return compact_partition(
         directory.surroundings, partition, map_bytes=1 << 16, secret=bytes(16), force=True
     )
@@ -153,7 +153,7 @@ def test_only_what_is_synced_gets_a_leaf() -> None:
     with open_log(files, sync="never") as log:
         log.topic("orders", config=SMALL).append(b"value")
         assert follow(log) == 1
-        partition = log._writable().partition("orders", 0)
+        partition = log._writable().own_partition("orders", 0)
         assert partition.unsynced_records == 0
 
 
@@ -164,7 +164,7 @@ def test_frames_that_retention_was_faster_with_are_a_gap_that_is_kept() -> None:
         assert follow(log) == 3
     filled(files, 20, 3)
     with open_log(files) as log:
-        log._writable().partition("orders", 0).advance_log_start(12)
+        log._writable().own_partition("orders", 0).advance_log_start(12)
         assert follow(log) == 12
     with chain_of(files) as chain:
         (gap,) = chain.statements()
@@ -183,7 +183,7 @@ def test_frames_that_compaction_was_faster_with_are_a_gap_and_those_with_leaves_
         follow(log)
         for number in range(10):
             topic.append(b"value %d" % number, key=b"same")
-        log._writable().partition("orders", 0).roll()
+        log._writable().own_partition("orders", 0).roll()
         before = leaves_of(files)
         assert compacted_unsaid(log)
         topic.append(b"last", key=b"same")
@@ -320,7 +320,7 @@ def test_after_any_history_every_frame_is_found_at_its_leaf() -> None:
         with open_log(files) as log:
             topic = log.topic("orders", config=SMALL)
             topic.append(b"first")
-            partition = log._writable().partition("orders", 0)
+            partition = log._writable().own_partition("orders", 0)
             for _ in range(chance.randrange(4, 25)):
                 start, end = partition.log_start_offset, partition.log_end_offset
                 act = chance.choice(["append", "append", "append", "truncate", "advance", "follow", "follow"])
@@ -479,7 +479,7 @@ def test_whatever_call_fails_the_chain_is_whole_on_the_healed_disk() -> None:
             for number in range(4):
                 topic.append(b"more %d" % number)
             directory = log._writable()
-            partition = directory.partition("orders", 0)
+            partition = directory.own_partition("orders", 0)
             faulty = FaultyFiles(inner, FaultPlan(fail_at, error=(errno.EIO, errno.ENOSPC)[fail_at % 2]))
             chains = Chains(faulty, directory.surroundings.clock, lambda log, chain: None)
             try:
@@ -553,10 +553,10 @@ def test_a_compaction_in_the_middle_of_a_read_gives_no_leaf_to_what_it_wrote() -
         topic = log.topic("orders", config={**SMALL, "cleanup.policy": "compact"})
         for _ in range(4):
             topic.append_many([(b"same", b"1"), (b"same", b"2"), (b"same", b"3")], partition=0)
-        log._writable().partition("orders", 0).roll()
+        log._writable().own_partition("orders", 0).roll()
     files = InterruptedFiles(inner, f"{0:020d}.log")
     with open_log(cast(Files, files)) as log:
-        log._writable().partition("orders", 0)
+        log._writable().own_partition("orders", 0)
         compacted: list[CompactionReport | None] = []
         files.then = lambda: compacted.append(compacted_unsaid(log))
         follow(log)
@@ -600,7 +600,7 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
     files = MemoryFiles()
     with open_log(files) as log:
         compacted_log(log, rounds=3)
-        state = log._writable().partition("orders", 0).state
+        state = log._writable().own_partition("orders", 0).state
     with chain_of(files) as chain:
         said = [each for each in chain.statements() if each.kind == "compacted"]
         newest = {(each.start, each.end, each.generation): each for each in said}
@@ -628,7 +628,7 @@ def test_what_a_compaction_says_is_signed_for_before_it_happens() -> None:
     with open_log(recording) as log:
         log.topic("orders", config=COMPACTED).append(b"first", key=b"same")
         directory = log._writable()
-        partition, data = directory.partition("orders", 0), directory.path
+        partition, data = directory.own_partition("orders", 0), directory.path
         follow(log)
         with chain_of(recording) as chain:
             directory.sign(partition, chain)
@@ -648,7 +648,7 @@ def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
         topic.append_many([(b"a", b"1"), (b"b", b"1")], partition=0)
         topic.append(b"2", key=b"a")
         topic.roll()
-        partition = log._writable().partition("orders", 0)
+        partition = log._writable().own_partition("orders", 0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(partition), "swap", lambda self, old, new: False)
             log.maintain(force=True)
@@ -717,7 +717,7 @@ def test_an_open_directory_follows_by_itself_and_is_whole_when_closed(
         topic = log.topic("orders", config={"cordwood.chain": "true"})
         directory = log._writable()
         topic.append(b"first")
-        partition = directory.partition("orders", 0)
+        partition = directory.own_partition("orders", 0)
         deadline = time.monotonic() + 20
         while directory.chains.lag(partition):
             assert time.monotonic() < deadline
@@ -756,7 +756,7 @@ def test_leaves_are_made_durable_now_and_then_and_made_again_after_a_power_cut()
     with open_log(files) as log:
         topic = log.topic("orders", config=SMALL)
         directory = log._writable()
-        partition = directory.partition("orders", 0)
+        partition = directory.own_partition("orders", 0)
         topic.append(b"first")
         assert directory.chains.follow(partition) == 1
         assert directory.chains.lag(partition) == 0
@@ -782,7 +782,7 @@ def test_only_so_many_chains_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             for name in ("one", "two", "three", "four"):
                 log.topic(name, config=SMALL).append(b"value")
-                assert directory.chains.follow(directory.partition(name, 0)) == 1
+                assert directory.chains.follow(directory.own_partition(name, 0)) == 1
                 assert len(directory.chains._followers) <= 2
         for name in ("one", "two"):
             with kept_chain(files, partition_path(name, 0)) as chain:

@@ -410,11 +410,9 @@ def test_if_everything_reached_the_device_the_disk_is_as_it_was_running(seed: in
     recording = RecordingFiles(MemoryFiles())
     scramble(recording, seed)
     seen: list[dict[str, bytes | None]] = []
-    images = iter(crash_images(recording, limit_per_prefix=1))
-    for found in images:
-        if found.kind == "all":
-            seen.append(image(found.files, "/"))
-            assert seen[-1] == image(replay(recording.history[: found.prefix]), "/")
+    for found in crash_images(recording, kinds=("all",)):
+        seen.append(image(found.files, "/"))
+        assert seen[-1] == image(replay(recording.history[: found.prefix]), "/")
     assert all(
         image(replay(recording.history[:prefix]), "/") in seen for prefix in range(len(recording.history) + 1)
     )

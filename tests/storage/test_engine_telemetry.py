@@ -26,7 +26,7 @@ def test_appends_syncs_and_segments_are_counted() -> None:
     topic = log.topic("t", config={"segment.bytes": "400"})
     for _ in range(40):
         topic.append_many([(None, b"v" * 30)] * 2, partition=0)
-    segments = len(log._writable().partition("t", 0).state.sealed) + 1
+    segments = len(log._writable().own_partition("t", 0).state.sealed) + 1
     assert segments > 3
     assert number(log, telemetry.SEGMENTS) == segments
     assert number(log, telemetry.SEGMENTS_ROLLED) == segments - 1

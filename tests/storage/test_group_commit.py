@@ -88,7 +88,7 @@ def open_partition(files: HookedFiles) -> PartitionLog:
     opened = cordwood.open("/data", files=files, clock=ManualClock())
     opened.topic("orders")
     assert isinstance(opened._directory, DataDirectory)
-    return opened._directory.partition("orders", 0)
+    return opened._directory.own_partition("orders", 0)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class Bench:
         )
         if "orders" not in self.data.topics:
             self.data.create_topic("orders", "id-1", 1, self.settings)
-        self.log = self.data.partition("orders", 0)
+        self.log = self.data.own_partition("orders", 0)
         return self.log
 
     def reopen(self) -> PartitionLog:
@@ -1038,7 +1038,7 @@ def test_checkpoint_json_says_where_each_partition_stands() -> None:
 def test_checkpoint_json_keeps_partitions_that_were_not_used_since_the_last_close() -> None:
     bench = layered()
     bench.data.create_topic("payments", "id-2", 2, {})
-    put(bench.data.partition("payments", 1), b"1")
+    put(bench.data.own_partition("payments", 1), b"1")
     bench.data.close()
     before = summary(bench)
     assert [(p["topic"], p["partition"]) for p in before["partitions"]] == [("orders", 0), ("payments", 1)]

@@ -396,7 +396,7 @@ def test_records_that_retention_removed_are_still_known_from_the_snapshot(snapsh
         assert len(log.state.sealed) == 0
         again = bench.left()
         assert known(again.open()) == before
-        check_repeated(again.data.partition("orders", 0), placed)
+        check_repeated(again.data.own_partition("orders", 0), placed)
 
 
 def test_a_log_that_starts_within_a_batch_knows_that_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from support.publishing import (
     target_of,
     writer,
 )
+from support.sweeps import every
 from support.verifying import verify
 
 import cordwood
@@ -102,7 +104,7 @@ def data(files: MemoryFiles) -> DataDirectory:
 def test_a_batch_is_published_whole_and_in_the_order_of_its_shares(
     files: MemoryFiles, data: DataDirectory
 ) -> None:
-    data.partition("orders", 0).append([(None, b"before")])
+    data.own_partition("orders", 0).append([(None, b"before")])
     shares = stage(files, data, PLAN, task="0-a") + stage(
         files, data, {P0: [[b"f"]], P1: [[b"g"]]}, task="1-a"
     )
@@ -112,7 +114,7 @@ def test_a_batch_is_published_whole_and_in_the_order_of_its_shares(
     assert contents_of(data) == wanted
     assert contents_of(ReadOnlyDirectory(files, DATA, CONFIG)) == wanted
     assert staged_files(files) == []
-    assert data.partition("orders", 0).append([(None, b"after")]).base_offset == 5
+    assert data.own_partition("orders", 0).append([(None, b"after")]).base_offset == 5
 
 
 @pytest.mark.usefixtures("way_in")
@@ -172,7 +174,7 @@ def test_many_threads_publish_each_batch_once_while_others_append(files: MemoryF
             answers[query, batch].append(data.publish(query, batch, staged[query, batch]))
 
     def append(partition: int) -> None:
-        log = data.partition("orders", partition)
+        log = data.own_partition("orders", partition)
         for number in range(400):
             if done.is_set():
                 return
@@ -212,7 +214,7 @@ def test_an_append_of_another_thread_lands_behind_a_batch_that_has_begun(moment:
     """From the intent on its offsets are promised: others wait, and none is in between."""
     hooked = HookedFiles(MemoryFiles())
     data = made(hooked)._writable()
-    log = data.partition("orders", 0)
+    log = data.own_partition("orders", 0)
     shares = stage(hooked, data, PLAN)
     places: list[int] = []
     threads: list[threading.Thread] = []
@@ -273,8 +275,8 @@ def killed_at_each_call(config: dict[str, str]) -> Iterator[tuple[dict[str, byte
     """Yield what a kill before each call of a publication leaves, and whether it had answered."""
     hooked = HookedFiles(MemoryFiles())
     data = made(hooked, config)._writable()
-    data.partition("orders", 0).append([(None, b"before")])
-    data.partition("orders", 0).commit()
+    data.own_partition("orders", 0).append([(None, b"before")])
+    data.own_partition("orders", 0).commit()
     shares = stage(hooked, data, PLAN) + stage(hooked, data, {P0: [[b"f" * 200], [b"g" * 200]]}, task="1-a")
     left: list[tuple[dict[str, bytes | None], bool]] = []
     hooked.before = lambda kind, path: left.append((image(hooked.inner, DATA), False))
@@ -305,7 +307,7 @@ def test_a_killed_publication_is_finished_at_the_next_open_once_it_has_an_intent
         if intent:
             assert read_journal(files, DATA, QUERY).intent is None
             assert staged_files(files) == []
-        assert data.partition("orders", 1).append([(None, b"x")]).base_offset == len(found[P1])
+        assert data.own_partition("orders", 1).append([(None, b"x")]).base_offset == len(found[P1])
         data.close()
     assert outcomes == sorted(outcomes), "a publication was taken back"
     assert outcomes.count(False) > 5
@@ -349,10 +351,10 @@ def test_an_intent_whose_share_is_gone_refuses_its_partitions_and_no_others(file
     data.create_topic("third", "id-third", 1, {})
     for name in (P0, P1, OTHER):
         with pytest.raises(StorageError, match="cannot be published"):
-            data.partition(*name)
+            data.own_partition(*name)
     with pytest.raises(StorageError):
         data.publish(QUERY, 1, ())
-    data.partition("third", 0).append([(None, b"x")])
+    data.own_partition("third", 0).append([(None, b"x")])
     with contextlib.suppress(CordwoodError):
         log.close()
     assert not files.exists(join(DATA, "meta", "clean"))
@@ -463,7 +465,7 @@ def refused(data: DataDirectory, files: Files, shares: tuple[Share, ...], kind: 
     assert contents_of(data) == before
     assert read_journal(files, DATA, QUERY) == journal
     for name, values in before.items():
-        log = data.partition(*name)
+        log = data.own_partition(*name)
         assert log.append([(b"k", b"goes on")]).base_offset == len(values)
         log.commit()
 
@@ -608,7 +610,7 @@ def test_records_of_a_topic_with_append_time_get_the_time_of_their_publication(f
     clock.advance(5_000)
     assert data.publish(QUERY, 0, shares)
     assert [record.timestamp for record in records_of(data.readable(*P0))] == [NOW_MS + 5_000] * 3
-    assert data.partition(*P0).state.sealed == ()
+    assert data.own_partition(*P0).state.sealed == ()
     assert verify(files).sound
 
 
@@ -648,7 +650,7 @@ def test_what_cannot_be_published_gets_no_intent(what: str, files: MemoryFiles) 
             data.publish(QUERY, 0, shares)
         kill(log)
         data = open_log(files)._writable()
-        data.partition(*P0).append([(b"k", b"goes on")])
+        data.own_partition(*P0).append([(b"k", b"goes on")])
 
 
 # --- A disk that refuses ----------------------------------------------------------------------------
@@ -671,10 +673,10 @@ class Sweep:
         self.log = made(self.files, SMALL)
         self.data = self.log._writable()
         for name in (P0, P1):
-            self.data.partition(*name).append([(None, b"before")])
-            self.data.partition(*name).commit()
+            self.data.own_partition(*name).append([(None, b"before")])
+            self.data.own_partition(*name).commit()
         self.data.create_topic("third", "id-third", 1, {})
-        self.data.partition("third", 0).append([(None, b"before")])
+        self.data.own_partition("third", 0).append([(None, b"before")])
         self.shares = stage(self.files, self.data, PLAN)
         self.files._plans, self.files._matched = [FAULTS[fault](n)], [0]
         self.error: BaseException | None = None
@@ -700,7 +702,7 @@ def checked(sweep: Sweep) -> list[str]:
     intended = journal.intent is not None or journal.published == 0
     if isinstance(error, DiskFull | RecordRefused | UnknownTopic) and intended:
         found.append(f"{type(error).__name__} says that nothing was published, but there is an intent")
-    third = sweep.data.partition("third", 0)
+    third = sweep.data.own_partition("third", 0)
     third.commit(third.append([(None, b"goes on")]).next_offset)
     if error is None or isinstance(error, DiskFull):
         new = sweep.data.publish(QUERY, 0, sweep.shares)
@@ -713,7 +715,7 @@ def checked(sweep: Sweep) -> list[str]:
         # The next offsets are promised: nobody else may get them.
         for name in (P0, P1, OTHER):
             with contextlib.suppress(LogFailed):
-                log = sweep.data.partition(*name)
+                log = sweep.data.own_partition(*name)
                 log.commit(log.append([(None, b"intruder")]).next_offset)
     with contextlib.suppress(CordwoodError):
         sweep.log.close()
@@ -742,15 +744,13 @@ def test_whichever_call_of_a_publication_fails_it_is_whole_or_not_there(fault: s
     """E1, E2, E3 after any I/O error, in errors of ours, and other partitions go on."""
     problems: dict[str, list[int]] = {}
     with adopting(NEVER if way == "appended" else ALWAYS):
-        n = 0
-        while True:
-            n += 1
+        for n in itertools.count(1, every(2)):
             sweep = Sweep(fault, n)
             for problem in checked(sweep):
                 problems.setdefault(problem, []).append(n)
             if not sweep.failures:
                 break
-    print(f"{fault}, {way}: {n - 1} calls failed")
+    print(f"{fault}, {way}: up to call {n - 1}")
     assert n > 5
     assert not problems, "; ".join(f"{problem} (calls {calls})" for problem, calls in problems.items())
 
@@ -778,7 +778,7 @@ def test_a_read_error_after_the_intent_lets_nobody_have_the_promised_offsets() -
         if journal.intent is None:
             continue
         data_reads += 1
-        partition = other._writable().partition(*P0)
+        partition = other._writable().own_partition(*P0)
         with pytest.raises(LogFailed):
             partition.append([(None, b"intruder")])
     assert data_reads
@@ -800,7 +800,7 @@ def test_an_interrupt_after_the_intent_lets_nobody_have_the_promised_offsets() -
         data.publish(QUERY, 0, shares)
     hooked.before = lambda kind, path: None
     with pytest.raises(LogFailed):
-        data.partition(*P0).append([(None, b"intruder")])
+        data.own_partition(*P0).append([(None, b"intruder")])
     kill(log)
     assert contents_of(open_log(hooked)._writable())[P0] == [b"a", b"b"]
 

@@ -50,7 +50,7 @@ def open_data(files: Files) -> DataDirectory:
 
 def append(data: DataDirectory, topic: str, *values: bytes, partition: int = 0) -> None:
     """Append a frame for each value and have them acknowledged."""
-    log = data.partition(topic, partition)
+    log = data.own_partition(topic, partition)
     for value in values:
         log.append([(None, value)])
     log.commit()
@@ -81,8 +81,8 @@ def lived_in(files: Files) -> DataDirectory:
     data.create_topic("unused", "id-3", 1, {})
     append(data, "orders", *(b"old %d" % i * 5 for i in range(20)))
     append(data, "orders", b"old too", partition=1)
-    send(data.partition("orders", 0), Sent(7, 0, 0, (b"of a producer",)))
-    data.partition("orders", 0).roll()
+    send(data.own_partition("orders", 0), Sent(7, 0, 0, (b"of a producer",)))
+    data.own_partition("orders", 0).roll()
     append(data, "orders.2", b"another's")
     return data
 
@@ -124,8 +124,8 @@ def test_a_topic_of_the_same_name_has_its_own_records_and_nothing_of_the_old_one
     data.create_topic("orders", "id-9", 3, {})
     assert values_of(data, "orders") == []
     append(data, "orders", b"new")
-    assert send(data.partition("orders", 0), Sent(7, 0, 0, (b"of a producer",))) == (1, 2)
-    data.partition("orders", 0).commit()
+    assert send(data.own_partition("orders", 0), Sent(7, 0, 0, (b"of a producer",))) == (1, 2)
+    data.own_partition("orders", 0).commit()
     data.close()
     data = open_data(files)
     assert values_of(data, "orders") == [b"new", b"of a producer"]
@@ -166,7 +166,7 @@ def test_a_topic_that_never_had_a_record_can_be_deleted() -> None:
 
 def test_whoever_holds_a_log_of_a_deleted_topic_is_told_that_it_is_closed() -> None:
     data = lived_in(MemoryFiles())
-    log = data.partition("orders", 0)
+    log = data.own_partition("orders", 0)
     data.delete_topic("orders")
     for call in (
         lambda: log.append([(None, b"more")]),
@@ -328,7 +328,7 @@ def test_a_directory_of_a_topic_that_lives_is_never_taken_for_a_leftover() -> No
     state = join(DATA, "topics", "orders", "0", "partition.json")
     damaged = disk_of(left, {state: b"rubbish"})
     with pytest.raises(StorageError):
-        open_data(damaged).partition("orders", 0)
+        open_data(damaged).own_partition("orders", 0)
     whole = {**image(damaged, DATA), state: left[state]}
     assert values_of(open_data(disk_of(whole)), "orders") == [b"new"]
 
@@ -357,7 +357,7 @@ def test_a_topic_that_cannot_be_opened_can_be_deleted_and_created_again() -> Non
     files = disk_of(image(files, DATA), {state: b"rubbish"})
     data = open_data(files)
     with pytest.raises(StorageError):
-        data.partition("orders", 0)
+        data.own_partition("orders", 0)
     data.delete_topic("orders")
     data.create_topic("orders", "id-9", 1, {})
     append(data, "orders", b"new")

@@ -396,7 +396,7 @@ def test_what_the_engine_saves_of_its_producers_is_borne_out_by_the_log() -> Non
         for life in range(3):
             with embedded.open(ROOT, files=files) as log:
                 topic = log.topic("orders", config={"segment.bytes": "500", "index.interval.bytes": "100"})
-                partition = log._writable().partition("orders", 0)
+                partition = log._writable().own_partition("orders", 0)
                 for i in range(20):
                     sent = Sent(i % 3, life, 2 * (i // 3), (b"one", b"two"))
                     partition.commit(send(partition, sent)[1])
@@ -697,7 +697,7 @@ def test_no_power_cut_leaves_the_engine_with_what_verify_calls_corruption() -> N
         log._writable().delete_topic("gone")
         log._writable().reserve_producer_ids(100)
         topic = log.topic("orders", config={"segment.bytes": "400", "index.interval.bytes": "100"})
-        partition = log._writable().partition("orders", 0)
+        partition = log._writable().own_partition("orders", 0)
         for i in range(6):
             partition.commit(send(partition, Sent(7, 0, i, (b"v" * 50,)))[1])
             topic.append(b"v" * 50, key=b"k")

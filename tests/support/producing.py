@@ -21,6 +21,7 @@ from cordwood.storage.files import Files, read_file
 from cordwood.storage.memory_files import MemoryFiles
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.producers import Snapshot
+from cordwood.storage.virtual_log import AnyLog
 from cordwood.telemetry import Telemetry
 from support.clocks import ManualClock
 from support.disks import image
@@ -64,13 +65,13 @@ def receive(sent: Sent) -> ReceivedFrame:
     return BatchFormat().receive(memoryview(encode(sent)), size_max=1 << 20)
 
 
-def send(log: PartitionLog, sent: Sent) -> tuple[int, int]:
+def send(log: AnyLog, sent: Sent) -> tuple[int, int]:
     """Append the batch, not durable yet; return the offsets [base, next) that the client is told."""
     appended = log.append_received(receive(sent))
     return appended.base_offset, appended.next_offset
 
 
-def stored_batches(log: PartitionLog) -> list[tuple[Sent, int]]:
+def stored_batches(log: AnyLog) -> list[tuple[Sent, int]]:
     """Return every batch of a producer that can be read, in order, each with its base offset."""
     found = []
     offset = log.log_start_offset
@@ -111,7 +112,7 @@ class Bench:
             )
         )
         self.data.create_topic("orders", "id-1", 1, self.settings)
-        return self.data.partition("orders", 0)
+        return self.data.own_partition("orders", 0)
 
     def close(self) -> None:
         self.data.close()

@@ -108,7 +108,7 @@ class Workload:
     @property
     def partition(self) -> PartitionLog:
         """The one partition there is."""
-        return self.log._writable().partition(TOPIC, 0)
+        return self.log._writable().own_partition(TOPIC, 0)
 
     def write(self, *sizes: int) -> int:
         """Append a frame with a record of each size, not durable yet; return the offset after it."""
@@ -312,21 +312,21 @@ def check_producers(files: Files, log: Log, records: dict[int, bytes], promise: 
     # As many that every offset there ever was is taken: what speaks of lost records now seems to fit.
     end = next_offset_after(records, topic)
     others = dict.fromkeys(range(end, max(end, promise.highest) + 1), b"another's")
-    partition = log._writable().partition(TOPIC, 0)
+    partition = log._writable().own_partition(TOPIC, 0)
     placed = partition.append([(None, value) for value in others.values()]).base_offset
     assert placed == end, f"O1: the next offset is {placed}, not {end}"
     partition.commit()
     log._writable()._lock.release()
     log, found = open_and_read(files, promise)
     assert found == {**records, **others}, "R3: recovering again changed the log"
-    partition = log._writable().partition(TOPIC, 0)
+    partition = log._writable().own_partition(TOPIC, 0)
     again = batches_to_repeat(promise)
     told = {sent: sent_again(partition, sent) for sent in again}
     partition.commit()
     check_stored_once(partition, promise, told)
     log.close()
     log, before = open_and_read(files, promise)
-    partition = log._writable().partition(TOPIC, 0)
+    partition = log._writable().own_partition(TOPIC, 0)
     newest = {sent.producer: sent for sent in again}
     for sent in newest.values():
         assert sent_again(partition, sent) == told[sent], f"O6: {sent} was answered in two ways"
@@ -425,7 +425,7 @@ def check_records(log: Log, records: dict[int, bytes], promise: Promise) -> None
 def check_sealed_files(log: Log) -> None:
     """A sealed file is exactly as long as recorded: Kafka's tools refuse a tail of zeros."""
     directory = log._writable()
-    partition = directory.partition(TOPIC, 0)
+    partition = directory.own_partition(TOPIC, 0)
     for info in partition.state.sealed:
         path = join(partition.directory, "segments", f"{info.base:020d}.log")
         size = partition._around.files.open(path, "read").size()
@@ -526,7 +526,7 @@ def check_replaced_topic(image: CrashImage) -> None:
     check_leftovers(files, found)
     if entry is None:
         log._writable().create_topic(TOPIC, "id-after", 1, {})
-        partition = log._writable().partition(TOPIC, 0)
+        partition = log._writable().own_partition(TOPIC, 0)
         partition.commit(partition.append([(None, b"after the cut")]).next_offset)
         log._writable()._lock.release()
         log, records = open_and_read(files, Promise(exists=True))

@@ -19,14 +19,13 @@ from cordwood.errors import CordwoodError, MetadataDamaged, UnknownTopic
 from cordwood.formats import batch as batches
 from cordwood.formats.native import BatchFormat
 from cordwood.records import Record
+from cordwood.scan import Readable
 from cordwood.storage import publishing, staging
 from cordwood.storage.data_directory import DataDirectory
 from cordwood.storage.files import Files, join, read_file
-from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.publishing import journal_path, read_journal
-from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.read_only import ReadOnlyDirectory
 from cordwood.storage.staging import Share, ShareWriter, Target, query_directory
-from cordwood.storage.unused import UnusedPartition
 from cordwood.storage.verify import verify_directory
 from support.clocks import ManualClock
 from support.crashes import CrashImage
@@ -93,7 +92,7 @@ def stage(
     return staged.finish()
 
 
-def records_of(log: PartitionLog | ReadOnlyPartition | UnusedPartition) -> list[Record]:
+def records_of(log: Readable) -> list[Record]:
     """Return every record that can be read."""
     found: list[Record] = []
     offset = log.log_start_offset
@@ -208,7 +207,7 @@ class Workload:
     def append(self, name: Name, *values: bytes) -> None:
         """Append one frame beside the queries, acknowledged."""
         self.files.acknowledge(Begun(((name, values),)))
-        partition = self.data.partition(*name)
+        partition = self.data.own_partition(*name)
         partition.append([(None, value) for value in values])
         partition.commit()
         self.files.acknowledge(Certain())

@@ -15,7 +15,7 @@ def main(data: str, listen: str, kills: str) -> None:
     """Serve until killed."""
     config, _ = load_broker_config({"log.dirs": data, "listeners": listen})
     with patch.object(broker, "PosixFiles", lambda: KillingFiles(Kills(kills))):
-        run_server(config, lambda address, _: print(f"cordwood: ready on {address}", flush=True))
+        run_server(config, lambda address, *_: print(f"cordwood: ready on {address}", flush=True))
 
 
 if __name__ == "__main__":

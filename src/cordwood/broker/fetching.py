@@ -62,9 +62,21 @@ class Haul(NamedTuple):
 
 Find = Callable[[str, int], Readable]
 """From a topic and the number of a partition to what can be read of it."""
+Name = Callable[[str, int], str]
+"""From the same to what a span calls it."""
 
 
-def read_all(find: Find, wishes: Sequence[Wanted], max_bytes: int, tracer: Tracer = no_tracing) -> Haul:
+def _plain_name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def read_all(
+    find: Find,
+    wishes: Sequence[Wanted],
+    max_bytes: int,
+    tracer: Tracer = no_tracing,
+    name: Name = _plain_name,
+) -> Haul:
     """Read what is wanted, in order, up to *max_bytes* altogether.
 
     The first frame there is comes whole, however large: a consumer would otherwise never get past it. One
@@ -78,7 +90,7 @@ def read_all(find: Find, wishes: Sequence[Wanted], max_bytes: int, tracer: Trace
         if tracer is no_tracing:
             got = _read(find, wanted, limit, whole_first=not size)
         else:
-            got = _read_traced(tracer, find, wanted, limit, whole_first=not size)
+            got = _read_traced(tracer, name, find, wanted, limit, whole_first=not size)
         each.append(got)
         failed = failed or got.error is not None
         size += got.size
@@ -86,14 +98,17 @@ def read_all(find: Find, wishes: Sequence[Wanted], max_bytes: int, tracer: Trace
     return Haul(each, size, failed)
 
 
-def _read_traced(tracer: Tracer, find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool) -> Got:
+def _read_traced(
+    tracer: Tracer, name: Name, find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool
+) -> Got:
     """Read in a span, which counts the records: that takes a look at each batch."""
     got = Got()
     # Raised so that the span ends as failed, and caught as it was.
     with contextlib.suppress(CordwoodError), tracer.start(FETCH_READ) as span:
         got = _read(find, wanted, max_bytes, whole_first=whole_first)
         count = sum(header.record_count for frame in got.frames for header in batch.scan(frame).headers())
-        span.set(virtual_topic=f"{wanted.topic}-{wanted.partition}", fetch_offset=wanted.offset)
+        span.set(virtual_topic=name(wanted.topic, wanted.partition), fetch_offset=wanted.offset)
+        span.set(topic=wanted.topic, partition=wanted.partition)
         span.set(returned_count=count, high_watermark=got.high_watermark)
         if got.error is not None:
             raise got.error

@@ -14,12 +14,14 @@ from cordwood.broker.sink import Sink
 from cordwood.broker.topics import Topics
 from cordwood.config import BrokerConfig
 from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError, UnknownTopic
-from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.catalogue import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.storage.data_directory import DataDirectory
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.rewriting import Pace
+from cordwood.storage.unused import UnusedPartition
 from cordwood.storage.verify import Progress, VerifyReport
+from cordwood.storage.virtual_log import AnyLog
 from cordwood.telemetry import PRODUCE_STORE, Telemetry, Tracer, no_tracing
 
 #: How much is read at a time of a topic that is read whole.
@@ -31,7 +33,7 @@ PRODUCER_ID_BLOCK = 1000
 class Placed(NamedTuple):
     """Where a batch was put: offsets [base, next) of a log. Durable once that log has committed them."""
 
-    log: PartitionLog
+    log: AnyLog
     base_offset: int
     next_offset: int
     append_timestamp: int
@@ -52,7 +54,7 @@ class Node:
         self.config = config
         self._tracer = tracer
         self.topics = Topics(directory, config)
-        self.sink = Sink(directory)
+        self.sink = Sink(directory, self.topics.delete)
         self._directory = directory
         self._producer_ids = range(0)
         self._producer_guard = Lock()
@@ -81,7 +83,8 @@ class Node:
         if self._tracer is no_tracing:
             return self._append(topic, partition, batch, topic_id)
         with self._tracer.start(PRODUCE_STORE) as span:
-            span.set(virtual_topic=f"{topic}-{partition}")
+            span.set(virtual_topic=self._directory.virtual_topic(topic, partition))
+            span.set(topic=topic, partition=partition)
             placed = self._append(topic, partition, batch, topic_id)
             count = placed.next_offset - placed.base_offset
             span.set(record_count=count, base_offset=placed.base_offset)
@@ -101,7 +104,9 @@ class Node:
 
     def read(self, wishes: Sequence[Wanted], max_bytes: int) -> Haul:
         """Read from many partitions within one limit; see `fetching.read_all`."""
-        return read_all(self._directory.readable, wishes, max_bytes, self._tracer)
+        return read_all(
+            self._directory.readable, wishes, max_bytes, self._tracer, self._directory.virtual_topic
+        )
 
     def peek(self, wishes: Sequence[Wanted]) -> Haul | None:
         """Return a haul of nothing if nothing is there to read, without touching the disk; else None."""
@@ -126,7 +131,7 @@ class Node:
         """
         log = self._directory.readable(topic, partition)
         target = log.high_watermark if offset == -1 else offset
-        if isinstance(log, PartitionLog):
+        if not isinstance(log, UnusedPartition):
             log.advance_log_start(target)
         elif not 0 <= target <= log.high_watermark:
             raise OffsetOutOfRange(target, log.log_start_offset, log.high_watermark)
@@ -141,7 +146,7 @@ class Node:
             UnknownTopic: If there is no such topic or partition.
         """
         log = self._directory.readable(topic, partition)
-        if not isinstance(log, PartitionLog):
+        if isinstance(log, UnusedPartition):
             return (0, log.high_watermark) if epoch == 0 else (-1, -1)
         epochs = log.state.epochs
         if epoch > log.state.leader_epoch:
@@ -212,6 +217,10 @@ class Node:
         """Return the names of all topics. Touches no file."""
         return list(self._directory.topics)
 
+    def topics_with_files(self) -> list[str]:
+        """Return the names of the topics that have files of their own, that of the shared log among them."""
+        return [entry.name for entry in list(self._directory.topics.values()) if not is_shared(entry)]
+
     def verify(self, topic: str, progress: Progress) -> VerifyReport:
         """Check everything of a topic, from its files alone; see `verify_directory`."""
         return self._directory.verify(topic, progress)
@@ -230,7 +239,13 @@ class Node:
         """Return the partitions whose topics have a policy that may ask for something. Touches no file."""
         found = []
         for entry in list(self._directory.topics.values()):
+            if entry.name == SHARED_TOPIC:
+                # All topics in the shared log are kept up together, but for those that wait for groups.
+                found += [(entry.name, 0)] if retention else []
+                continue
             config = self._directory.config_of(entry.config)
+            if is_shared(entry) and not config.retention_waits_for_groups:
+                continue
             limited = config.retention_ms >= 0 or config.retention_bytes >= 0
             deletes = retention and limited and "delete" in config.cleanup_policy
             if deletes or (compaction and "compact" in config.cleanup_policy):

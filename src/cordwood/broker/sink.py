@@ -4,18 +4,25 @@ A staging topic is like any other, but for its partition 0: a record there is a 
 when the broker has done what it says. What tasks sent to the other partitions is written to shares, and
 those are published as if the tasks had staged them on the disk of the broker. Commands may name such shares
 too, for a query that sees the disk but not the lock.
+
+A staging topic is of an org, and so is everything that its commands name: queries and topics are called what
+clients of that org call them. Only in org 0 may a command name shares of topics of any org, as the
+catalogue calls them: those were written by somebody who has the disk before them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
 
+from cordwood import tenancy
+from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.errors import CordwoodError, RecordRefused, StorageError, UnknownTopic
 from cordwood.records import Record
+from cordwood.storage.catalogue import SHARED_TOPIC
 from cordwood.storage.data_directory import DataDirectory
 from cordwood.storage.staging import Share, ShareWriter, Target, query_key
 
@@ -23,6 +30,8 @@ STAGING_PREFIX = "__cordwood_staging-"
 #: The partition of a staging topic that takes commands.
 COMMANDS = 0
 _READ_BYTES = 8 << 20
+#: Topics that the broker alone writes.
+_NOT_TO_WRITE = frozenset({OFFSETS_TOPIC, SHARED_TOPIC})
 
 
 class StagedFrames(msgspec.Struct, frozen=True):
@@ -75,8 +84,9 @@ def is_command(topic: str, partition: int) -> bool:
 class Sink:
     """Obeys commands. Everything here blocks on the disk; callable from any thread."""
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(self, directory: DataDirectory, delete_topic: Callable[[str], None]) -> None:
         self._directory = directory
+        self._delete_topic = delete_topic
 
     def obey(self, topic: str, records: Sequence[Record]) -> list[Share]:
         """Publish what *records* of partition 0 of *topic* say, and return what was published.
@@ -93,9 +103,10 @@ class Sink:
                 command = _COMMAND.decode(record.value or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise RecordRefused(f"a record that is no command: {error}") from None
-            if staging_topic(command.query) != topic:
-                raise RecordRefused(f"a command of {command.query} in {topic}")
-            published += self._publish(topic, command)
+            name, org = tenancy.split(topic)
+            if staging_topic(command.query) != name or not tenancy.is_client_id(command.query):
+                raise RecordRefused(f"a command of {command.query} in {name}")
+            published += self._publish(topic, _scoped(command, org), org)
         return published
 
     def collect_abandoned(self, before_ms: int) -> list[str]:
@@ -112,11 +123,11 @@ class Sink:
                     logs = [directory.find_partition(name, number) for number in range(entry.partitions)]
                     newest = [found for log in logs if log is not None and (found := log.newest())]
                     if newest and max(timestamp for _, timestamp in newest) < before_ms:
-                        directory.delete_topic(name)
+                        self._delete_topic(name)
                         gone.append(name)
         return gone
 
-    def _publish(self, topic: str, command: Command) -> list[Share]:
+    def _publish(self, topic: str, command: Command, org: int) -> list[Share]:
         directory = self._directory
         entry = directory.topics.get(topic)
         if entry is None:
@@ -132,7 +143,7 @@ class Sink:
         try:
             for staged in command.staged:
                 writers.append(directory.stage(command.query, command.batch, staged.task))
-                shares += self._take(topic, staged, writers[-1])
+                shares += self._take(topic, staged, writers[-1], org)
             new = directory.publish(command.query, command.batch, shares, remember=command.remember)
         except CordwoodError:
             # Asked for again, it is all taken from the topic again.
@@ -146,11 +157,13 @@ class Sink:
                 log.advance_log_start(end)
         return shares if new else []
 
-    def _take(self, topic: str, staged: StagedFrames, writer: ShareWriter) -> tuple[Share, ...]:
+    def _take(self, topic: str, staged: StagedFrames, writer: ShareWriter, org: int) -> tuple[Share, ...]:
         """Write the frames that a task sent to a share."""
         frames = 0
         for key, frame in self._frames(topic, staged):
-            writer.append(Target(key.topic, key.topic_id, key.partition), frame)
+            if tenancy.MARK in key.topic or key.topic in _NOT_TO_WRITE:
+                raise RecordRefused(f"{key.topic} is no topic to publish to")
+            writer.append(Target(tenancy.qualify(key.topic, org), key.topic_id, key.partition), frame)
             frames += 1
         if frames != staged.frames:
             raise RecordRefused(f"task {staged.task} sent {staged.frames} frames; {frames} are here")
@@ -171,3 +184,16 @@ class Sink:
                         if key.task == staged.task:
                             yield key, bytearray(record.value or b"")
             offset = fetched.next_offset
+
+
+def _scoped(command: Command, org: int) -> Command:
+    """Return *command* with its query as it is called inside: that of another org has batches of its own.
+
+    Raises:
+        RecordRefused: If it names a share of another org's topic, or of one of the broker's own.
+    """
+    for section in (section for share in command.shares for section in share.sections):
+        elsewhere = org and not section.topic.endswith(tenancy.qualify("", org))
+        if elsewhere or section.topic in _NOT_TO_WRITE:
+            raise RecordRefused(f"a share of {section.topic}, which is no topic to publish to")
+    return msgspec.structs.replace(command, query=tenancy.qualify_id(command.query, org))

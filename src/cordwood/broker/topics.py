@@ -1,15 +1,21 @@
-"""The topics of a broker: found by name or id, created, deleted."""
+"""The topics of a broker, of all tenants: found by name or id, created, deleted.
+
+Names here are those of the catalogue, as ``orders@7``; `tenants` has what clients see of it.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from typing import NamedTuple
 
+from cordwood import tenancy
 from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.broker.sink import STAGING_PREFIX
 from cordwood.config import BrokerConfig, TopicConfig
-from cordwood.errors import InvalidSetting, RecordRefused, TopicExists, UnknownTopic
-from cordwood.storage.catalogue import TopicEntry
+from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused, TopicExists, UnknownTopic
+from cordwood.storage.catalogue import SHARED_TOPIC, TopicEntry
 from cordwood.storage.data_directory import DataDirectory, check_change, check_topic_name
 
 #: One partition: all groups share its syncs, and a group's records stay in order.
@@ -20,20 +26,80 @@ PARTITIONS_MAX = 10_000
 
 #: Topics that clients may read but not write.
 INTERNAL = frozenset({OFFSETS_TOPIC})
+#: Names that no topic of a client has, in any org: the broker's own topics, seen or not.
+RESERVED = INTERNAL | {SHARED_TOPIC}
 
 
 def is_internal(name: str) -> bool:
     """Return whether a topic is there for the broker's own sake, so that clients leave it out of patterns."""
-    return name in INTERNAL or name.startswith(STAGING_PREFIX)
+    return name in RESERVED or name.startswith(STAGING_PREFIX)
+
+
+class Topic(NamedTuple):
+    """A topic: what its clients call it, what it is called inside, and its id of 16 bytes."""
+
+    name: str
+    key: str
+    id: bytes
+    entry: TopicEntry
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions it has."""
+        return self.entry.partitions
+
+
+class NewTopic(NamedTuple):
+    """A topic to create, with ``num.partitions`` unless *partitions* says otherwise."""
+
+    name: str
+    partitions: int | None
+    config: Mapping[str, str]
+
+
+class Shelf:
+    """The topics of one org, by the names that its clients give, in the order they were created.
+
+    One writer; other threads may look up, and list in one step.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+        #: Grows with every change, so that what was made of the topics is known to be out of date.
+        self.changes = 0
 
 
 class Topics:
-    """What topics there are. Looking up never blocks; creating and deleting sync. From any thread."""
+    """What topics there are. Looking up never blocks; creating and deleting sync. From any thread.
+
+    All topics of a broker are created and deleted here, so that each org has a list of its own: nobody
+    should walk those of all others to find them.
+    """
 
     def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
         self._directory = directory
         self._config = config
-        self._ids: dict[str, bytes] = {}
+        self._changing = RLock()
+        self._shelves: dict[int, Shelf] = {}
+        for entry in list(directory.topics.values()):
+            self._shelve(entry)
+
+    def shelf(self, org: int) -> Shelf:
+        """Return the topics of an org; it stays the same one whatever happens to them."""
+        return self._shelves.setdefault(org, Shelf())
+
+    def has_tenants(self) -> bool:
+        """Return whether there are topics of any org but 0."""
+        return any(org and shelf.topics for org, shelf in list(self._shelves.items()))
+
+    def _shelve(self, entry: TopicEntry) -> TopicEntry:
+        name, org = tenancy.split(entry.name)
+        shelf = self.shelf(org)
+        topic = Topic(name, entry.name, uuid.UUID(entry.id).bytes, entry)
+        shelf.topics[name] = shelf.by_id[topic.id] = topic
+        shelf.changes += 1
+        return entry
 
     def names(self) -> list[str]:
         """Return the names of all topics, in the order they were created."""
@@ -49,10 +115,7 @@ class Topics:
 
     def id_of(self, entry: TopicEntry) -> bytes:
         """Return the 16 bytes of a topic's id."""
-        found = self._ids.get(entry.id)
-        if found is None:
-            found = self._ids[entry.id] = uuid.UUID(entry.id).bytes
-        return found
+        return uuid.UUID(entry.id).bytes
 
     def config_of(self, entry: TopicEntry) -> TopicConfig:
         """Return the settings of a topic."""
@@ -67,13 +130,15 @@ class Topics:
             ConfigError: If a setting or the number of partitions is not allowed.
         """
         check_topic_name(name)
+        shown = tenancy.split(name).name
         if self.find(name) is not None:
-            raise TopicExists(name)
-        if name in INTERNAL:
-            raise RecordRefused(f"{name} is internal")
+            raise TopicExists(shown)
+        if shown in RESERVED:
+            raise RecordRefused(f"{shown} is internal")
         if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidSetting("partitions", partitions, f"a whole number from 1 to {PARTITIONS_MAX}")
-        return self._directory.config_of(config)
+        new = self._directory.new_topic(name, "", partitions or self._config.num_partitions, config)
+        return self._directory.config_of(new.config)
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -85,14 +150,37 @@ class Topics:
         Raises:
             StorageError: If it could not be stored.
         """
-        self.plan(name, partitions, config or {})
-        topic_id = str(uuid.uuid4())
-        entry = self._directory.create_topic(
-            name, topic_id, partitions or self._config.num_partitions, config or {}
-        )
-        if entry.id != topic_id:
-            raise TopicExists(name)
-        return entry
+        (made,) = self.create_all([NewTopic(name, partitions, config or {})])
+        if isinstance(made, CordwoodError):
+            raise made
+        return made
+
+    def create_all(self, wanted: Sequence[NewTopic]) -> list[TopicEntry | CordwoodError]:
+        """Create topics with one sync for all; return each, or what `create` would raise. Durable."""
+        made: list[TopicEntry | CordwoodError] = []
+        for name, partitions, config in wanted:
+            try:
+                self.plan(name, partitions, config)
+                count = partitions or self._config.num_partitions
+                made.append(self._directory.new_topic(name, str(uuid.uuid4()), count, config))
+            except CordwoodError as error:
+                made.append(error)
+        new = [entry for entry in made if isinstance(entry, TopicEntry)]
+        try:
+            with self._changing:
+                there = {entry.name: self._shelve(entry) for entry in self._directory.create_topics(new)}
+        except CordwoodError as error:
+            return [error if isinstance(entry, TopicEntry) else entry for entry in made]
+        return [
+            TopicExists(tenancy.split(entry.name).name)
+            if isinstance(entry, TopicEntry) and there[entry.name].id != entry.id
+            else entry
+            for entry in made
+        ]
+
+    def _create(self, name: str, topic_id: str, partitions: int, config: Mapping[str, str]) -> TopicEntry:
+        with self._changing:
+            return self._shelve(self._directory.create_topic(name, topic_id, partitions, config))
 
     def ensure(self, name: str) -> TopicEntry:
         """Return the topic, created if it is missing and that is allowed. Durable on return.
@@ -107,10 +195,13 @@ class Topics:
         check_topic_name(name)
         if name in INTERNAL:
             return self.ensure_internal()
+        shown = tenancy.split(name).name
+        if shown in RESERVED:
+            raise RecordRefused(f"{shown} is internal")
         if not self._config.auto_create_topics:
-            raise UnknownTopic(f"there is no topic {name}")
+            raise UnknownTopic(f"there is no topic {shown}")
         topic_id = str(uuid.uuid4())
-        return self._directory.create_topic(name, topic_id, self._config.num_partitions, {})
+        return self._create(name, topic_id, self._config.num_partitions, {})
 
     def ensure_internal(self) -> TopicEntry:
         """Return the topic of consumer groups, created if it is missing. Durable on return."""
@@ -118,7 +209,7 @@ class Topics:
         if found is not None:
             return found
         config = {"cleanup.policy": "compact"}
-        return self._directory.create_topic(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
+        return self._create(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
 
     def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Give a topic *count* partitions in all. Durable on return.
@@ -129,12 +220,13 @@ class Topics:
         """
         entry = self.find(name)
         if entry is None:
-            raise UnknownTopic(f"there is no topic {name}")
+            raise UnknownTopic(f"there is no topic {tenancy.split(name).name}")
         if not entry.partitions < count <= PARTITIONS_MAX:
             expected = f"more than the {entry.partitions} there are, up to {PARTITIONS_MAX}"
             raise InvalidSetting("partitions", count, expected)
         if not validate_only:
-            self._directory.alter_topic(name, partitions=count)
+            with self._changing:
+                self._shelve(self._directory.alter_topic(name, partitions=count))
 
     def alter(self, name: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
         """Replace the settings that a topic has of its own. Durable on return.
@@ -145,11 +237,12 @@ class Topics:
         """
         entry = self.find(name)
         if entry is None:
-            raise UnknownTopic(f"there is no topic {name}")
+            raise UnknownTopic(f"there is no topic {tenancy.split(name).name}")
         if validate_only:
             check_change(self.config_of(entry), self._directory.config_of(config))
         else:
-            self._directory.alter_topic(name, config=config)
+            with self._changing:
+                self._shelve(self._directory.alter_topic(name, config=config))
 
     def delete(self, name: str) -> None:
         """Delete a topic and everything in it. Durable on return.
@@ -157,7 +250,11 @@ class Topics:
         Raises:
             UnknownTopic: If there is none.
         """
-        entry = self.find(name)
-        self._directory.delete_topic(name)
-        if entry is not None:
-            self._ids.pop(entry.id, None)
+        with self._changing:
+            self._directory.delete_topic(name)
+            shown, org = tenancy.split(name)
+            shelf = self.shelf(org)
+            topic = shelf.topics.pop(shown, None)
+            if topic is not None:
+                shelf.by_id.pop(topic.id, None)
+            shelf.changes += 1

@@ -27,6 +27,8 @@ def backup(directory: str, data: str | None, no_link: bool, no_verify: bool, as_
 
     Example: cordwood backup --data data /backups/monday
     """
+    if not directory:
+        raise click.BadParameter("give the name of a directory.", param_hint="'DIR'")
     path = data_path(data)
     check_there(path)
     otherwise = "end it first, or back up to another directory"

@@ -26,6 +26,7 @@ from cordwood.cli.place import data_option, json_option
 from cordwood.errors import CordwoodError, DirectoryLocked, UnknownTopic
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
+from cordwood.storage.catalogue import SHARED_TOPIC, is_shared
 from cordwood.storage.chain import kept_chain
 from cordwood.storage.checkpoints import (
     kept_checkpoints,
@@ -59,7 +60,7 @@ def create(topic: str | None, to: str | None, post: str | None, data: str | None
     """Sign a checkpoint of each partition, keep it, and print it, or take it elsewhere.
 
     Beside a server it signs for what that has followed, all but the last seconds. The key that signs is made
-    on first use.
+    on first use. For a topic in the shared log it signs for the shared log, which has one chain.
 
     Example: cordwood checkpoint create -t orders --to orders.note
     """
@@ -112,7 +113,9 @@ def _signed(directory: ReadOnlyDirectory, topic: str | None) -> Iterator[tuple[s
 
 def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
     chained = [
-        name for name, entry in sorted(directory.topics.items()) if directory.config_of(entry.config).chain
+        name
+        for name, entry in sorted(directory.topics.items())
+        if directory.config_of(entry.config).chain and not is_shared(entry)
     ]
     if topic is None:
         if not chained:
@@ -123,6 +126,9 @@ def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str
         return chained
     if topic not in directory.topics:
         raise UnknownTopic(f"there is no topic {topic}")
+    if is_shared(directory.topics[topic]):
+        # What signs for its records is the one chain over all that share a log.
+        topic = SHARED_TOPIC
     if topic not in chained:
         raise CordwoodError(
             f"topic {topic} keeps no chain; have it keep one with "
@@ -175,7 +181,10 @@ def show(topic: str | None, data: str | None, as_json: bool) -> None:
     with opened_to_read(data) as directory:
         key = verifier_key(files, directory.path)
         rows = []
-        for name, entry in sorted(directory.topics.items()):
+        topics = directory.topics
+        if topic is not None and topic in topics and is_shared(topics[topic]):
+            topic = SHARED_TOPIC
+        for name, entry in sorted(topics.items()):
             if topic not in (None, name):
                 continue
             for kept in kept_checkpoints(files, directory.path, entry.id):

@@ -75,6 +75,11 @@ def _print_report(report: MaintenanceReport, path: str) -> None:
             f"which starts at {gone.log_start_offset} now"
         )
     print_compacted(report.compacted)
+    if report.reclaimed.segments:
+        click.echo(
+            f"reclaimed {bytes_text(report.reclaimed.bytes_freed)} of the shared log from "
+            f"{counted(report.reclaimed.segments, 'segment')}"
+        )
     for failure in report.failures:
         click.echo(failure)
     hashed = f", {counted(report.segments_hashed, 'segment')} hashed" if report.segments_hashed else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import click
 
 from cordwood.cli.evidence import opened_to_read, refuted, refuting
@@ -10,6 +12,7 @@ from cordwood.cli.place import data_option
 from cordwood.errors import CordwoodError, OffsetOutOfRange
 from cordwood.integrity import merkle, proof
 from cordwood.integrity.checkpoint import unverified
+from cordwood.storage.catalogue import SHARED_TOPIC
 from cordwood.storage.chain import kept_chain
 from cordwood.storage.chain_files import KeptChain
 from cordwood.storage.chain_following import frames_of
@@ -17,7 +20,7 @@ from cordwood.storage.checkpoints import KeptCheckpoint, kept_checkpoints, read_
 from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.partition_state import PartitionState, read_state
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.read_only import ReadOnlyPartition
+from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
 
 
 @click.command()
@@ -32,24 +35,25 @@ def prove(offset: int, topic: str, partition: int, to: str | None, data: str | N
     """Prove that the record at OFFSET is what was first appended there.
 
     The proof is one JSON document: the frame with the record, its path in the tree, and the newest signed
-    checkpoint. Whoever has the verifier key checks it with cordwood verify-proof, or without Cordwood.
+    checkpoint. Whoever has the verifier key checks it with cordwood verify-proof, or without Cordwood. Of a
+    topic in the shared log the frame and the checkpoint are those of the shared log.
 
     Example: cordwood prove -t orders 17 --to proof.json
     """
     files = PosixFiles()
     with opened_to_read(data) as directory:
-        log = directory.readable(topic, partition)
-        place = partition_directory(directory.path, topic, partition)
-        first, next_offset, frame = _frame_at(log, offset)
+        found = _located(directory, topic, partition, offset)
+        place = partition_directory(directory.path, found.topic, found.partition)
+        first, next_offset, frame = found.first_offset, found.next_offset, found.frame
         with kept_chain(files, place) as chain, refuting():
-            kept = kept_checkpoints(files, directory.path, log.topic_id, partition)
+            kept = kept_checkpoints(files, directory.path, found.topic_id, found.partition)
             key = verifier_key(files, directory.path)
             if chain is None or not kept or key is None:
                 raise CordwoodError(
-                    f"no checkpoint of partition {partition} of topic {topic} was signed yet; "
+                    f"no checkpoint of partition {found.partition} of topic {found.topic} was signed yet; "
                     f"sign one with cordwood checkpoint create -t {topic}"
                 )
-            leaf = _leaf_of(chain, read_state(files, place), offset, frame)
+            leaf = _leaf_of(chain, read_state(files, place), found.chained_offset, frame)
             note = _note_over(files, kept, leaf, topic, offset)
             said = unverified(note)
             path = chain.inclusion_path(leaf, said.size, said.root)
@@ -74,6 +78,46 @@ def prove(offset: int, topic: str, partition: int, to: str | None, data: str | N
     click.echo(
         f"{to}: proves offset {offset} of partition {partition} of {topic} in {bytes_text(len(document))}"
     )
+
+
+class _Located(NamedTuple):
+    """A frame that holds the offset that was asked for, and the partition whose chain has its leaf.
+
+    ``chained_offset`` is an offset that it has there: an id, if that is the shared log.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    chained_offset: int
+    first_offset: int
+    next_offset: int
+    frame: bytes
+
+
+def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: int) -> _Located:
+    """Find the frame that holds *offset*.
+
+    Raises:
+        CordwoodError: If the partition has no record there.
+    """
+    log = directory.readable(topic, partition)
+    start, end = log.log_start_offset, log.high_watermark
+    if not start <= offset < end:
+        place = f"partition {partition} of topic {topic}"
+        if start == end:
+            raise CordwoodError(f"{place} has no records, so there is nothing to prove")
+        raise CordwoodError(
+            f"offset {offset} is not within {start} and {end - 1}, the first and the last of {place}"
+        )
+    if isinstance(log, ReadOnlyPartition):
+        return _Located(topic, log.topic_id, partition, offset, *_frame_at(log, offset))
+    envelope = log.frame_at(offset)
+    shared = directory.readable(SHARED_TOPIC, 0)
+    assert isinstance(shared, ReadOnlyPartition)
+    first, end = envelope.first_offset, envelope.first_offset + envelope.id_count
+    id_ = envelope.first_id + offset - first
+    return _Located(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, _frame_at(shared, id_)[2])
 
 
 def _frame_at(log: ReadOnlyPartition, offset: int) -> tuple[int, int, bytes]:

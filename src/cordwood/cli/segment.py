@@ -6,7 +6,7 @@ import contextlib
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import click
 
@@ -16,7 +16,7 @@ from cordwood.errors import CordwoodError, FrameError, StorageError
 from cordwood.formats.compression import Compression
 from cordwood.formats.native import BatchFormat
 from cordwood.formats.record_per_frame import RecordPerFrame
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import EVERY_FORMAT
 from cordwood.records import Record
 from cordwood.storage.files import File, parent
 from cordwood.storage.mark import read_marks
@@ -30,10 +30,13 @@ from cordwood.storage.verify.beside import (
     RustlogRecords,
     open_entries,
 )
+from cordwood.storage.verify.envelopes import EnvelopeFrame, EnvelopeFrames
 from cordwood.storage.verify.frame import BatchFrames, Frame, Windows
 from cordwood.storage.verify.reader import FrameReader
 from cordwood.storage.verify.records import NULL, FramedRecords, KimberliteRecords, RecordFrame
 from cordwood.storage.verify.report import Tally
+
+_AnyFrame: TypeAlias = Frame | RecordFrame | EnvelopeFrame
 
 
 class _Layout(NamedTuple):
@@ -49,8 +52,28 @@ _INDEXES = {
     ".timeidx": _Layout(struct.Struct(">qQ"), ("timestamp", "offset")),
     ".sum": _Layout(struct.Struct(">QII"), ("position", "length", "crc32c")),
     ".index": _Layout(struct.Struct("<QII"), ("crc32", "length", "position"), 16),
+    ".oidx": _Layout(
+        struct.Struct("<QQQ16sIIQQIBxhqqiI"),
+        (
+            "first_id",
+            "first_offset",
+            "org",
+            "topic_hash",
+            "partition",
+            "ids",
+            "segment",
+            "position",
+            "size",
+            "kind",
+            "producer_epoch",
+            "producer_id",
+            "max_timestamp",
+            "base_sequence",
+            "crc32c",
+        ),
+    ),
 }
-_DERIVED = (".idx", ".timeidx")
+_DERIVED = (".idx", ".timeidx", ".oidx")
 #: A table is laid out for so many frames at a time.
 _TABLE_ROWS = 1000
 _HEADINGS = (
@@ -64,6 +87,21 @@ _HEADINGS = (
     "epoch",
     "producer",
 )
+_ENVELOPE_HEADINGS = (
+    "position",
+    "size",
+    "kind",
+    "owner",
+    "org",
+    "first id",
+    "last id",
+    "first offset",
+    "max timestamp",
+    "epoch",
+)
+#: What an envelope is there for, by its kind.
+_KINDS = ("records", "log start", "ended")
+_SHARED = "shared"
 _RECORD_HEADINGS = ("position", "size", "offset", "timestamp", "key bytes", "value bytes", "compression")
 
 
@@ -80,7 +118,7 @@ def segment() -> None:
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice(tuple(FORMATS)),
+    type=click.Choice(tuple(EVERY_FORMAT)),
     help="What the file holds, where no partition.json beside it says so. Default: batch.",
 )
 @click.option("--records", is_flag=True, help="Also the records of each frame, as JSON.")
@@ -102,7 +140,7 @@ def dump(file: str, format_name: str | None, records: bool, as_json: bool) -> No
             _dump_index(file, layout, as_json)
             return
     name = format_name or _format_of(file) or "batch"
-    headings = _HEADINGS if name == "batch" else _RECORD_HEADINGS
+    headings = {"batch": _HEADINGS, _SHARED: _ENVELOPE_HEADINGS}.get(name, _RECORD_HEADINGS)
     rows: list[tuple[object, ...]] = []
     try:
         for frame, decoded in _frames(file, name, records):
@@ -129,9 +167,7 @@ def _format_of(file: str) -> str | None:
         return None
 
 
-def _frames(
-    file: str, name: str, with_records: bool
-) -> Iterator[tuple[Frame | RecordFrame, list[dict[str, object]]]]:
+def _frames(file: str, name: str, with_records: bool) -> Iterator[tuple[_AnyFrame, list[dict[str, object]]]]:
     """Yield the frames of a file, and their records if they are wanted.
 
     Raises:
@@ -162,6 +198,13 @@ class _AnyEpoch(BatchFrames):
         """Do nothing."""
 
 
+class _AnyEnvelopeEpoch(EnvelopeFrames):
+    """Reads envelopes of which nobody knows the leader epochs."""
+
+    def check_follows(self, frame: EnvelopeFrame) -> None:
+        """Do nothing."""
+
+
 def _reader(file: File, name: str) -> FrameReader[Any]:
     """Return what reads the frames of a file, with what stands beside it where that is needed.
 
@@ -171,6 +214,8 @@ def _reader(file: File, name: str) -> FrameReader[Any]:
     """
     if name == "batch":
         return _AnyEpoch(())
+    if name == _SHARED:
+        return _AnyEnvelopeEpoch(())
     if name == "frame":
         return FramedRecords()
     if name == "kimberlite":
@@ -201,10 +246,13 @@ def _base_of(file: File) -> int:
     return int(name[1]) if name else int.from_bytes(file.read_at(4, 8), "big")
 
 
-def _decoded(windows: Windows, frame: Frame | RecordFrame, name: str) -> list[dict[str, object]]:
+def _decoded(windows: Windows, frame: _AnyFrame, name: str) -> list[dict[str, object]]:
+    if isinstance(frame, EnvelopeFrame):
+        # With the offsets of their topic, as a batch has them.
+        return [] if frame.batch is None else _decoded(windows, frame.batch, "batch")
     index = windows.load(frame.position, frame.size)
     data = windows.data[index : index + frame.size]
-    format_ = FORMATS[name]
+    format_ = EVERY_FORMAT[name]
     if isinstance(frame, RecordFrame):
         assert isinstance(format_, RecordPerFrame)
         content = format_.decode_frame(data, 0, frame.size)
@@ -240,9 +288,11 @@ def _synced(file: str) -> int | None:
     return bound.position if file.endswith(segment_path("", bound.base, "log").lstrip("/")) else None
 
 
-def _fields(frame: Frame | RecordFrame) -> dict[str, object]:
+def _fields(frame: _AnyFrame) -> dict[str, object]:
     if isinstance(frame, RecordFrame):
         return _record_fields(frame)
+    if isinstance(frame, EnvelopeFrame):
+        return _envelope_fields(frame)
     return {
         "position": frame.position,
         "size": frame.size,
@@ -275,15 +325,48 @@ def _record_fields(frame: RecordFrame) -> dict[str, object]:
     return {**fields, **({"previous_hash": frame.before.hex()} if frame.before else {})}
 
 
+def _envelope_fields(frame: EnvelopeFrame) -> dict[str, object]:
+    return {
+        "position": frame.position,
+        "size": frame.size,
+        "kind": _KINDS[frame.kind],
+        "owner": str(frame.place),
+        "org": frame.place.org,
+        "topic_hash": frame.place.topic_hash.hex(),
+        "partition": frame.place.partition,
+        "first_id": frame.base_offset,
+        "last_id": frame.next_offset - 1,
+        "first_offset": frame.first_offset,
+        "max_timestamp": frame.max_timestamp,
+        "leader_epoch": frame.leader_epoch,
+        "crc32c": f"{frame.crc:08x}",
+        "batch": None if frame.batch is None else _fields(frame.batch),
+    }
+
+
 def _size(size: int) -> int | None:
     return None if size == NULL else size
 
 
-def _row(frame: Frame | RecordFrame) -> tuple[object, ...]:
+def _row(frame: _AnyFrame) -> tuple[object, ...]:
     if isinstance(frame, RecordFrame):
         sizes = _size(frame.key_bytes), _size(frame.value_bytes)
         timestamp = str(frame.timestamp)
         return frame.position, frame.size, frame.base_offset, timestamp, *sizes, _compression(frame)
+    if isinstance(frame, EnvelopeFrame):
+        # Numbers that name something, as they stand.
+        return (
+            frame.position,
+            frame.size,
+            _KINDS[frame.kind],
+            frame.place,
+            str(frame.place.org),
+            frame.base_offset,
+            frame.next_offset - 1,
+            frame.first_offset,
+            str(frame.max_timestamp),
+            frame.leader_epoch,
+        )
     made_by = f"{frame.producer_id}/{frame.producer_epoch}" if frame.producer_id >= 0 else None
     return (
         frame.position,
@@ -311,12 +394,15 @@ def _dump_index(file: str, layout: _Layout, as_json: bool) -> None:
     with contextlib.closing(opened):
         data = opened.read_at(start, max(opened.size() - start, 0))
     whole = len(data) // entry.size * entry.size
-    rows = [[str(value) for value in row] for row in entry.iter_unpack(data[:whole])]
+    rows = [
+        [value.hex() if isinstance(value, bytes) else value for value in row]
+        for row in entry.iter_unpack(data[:whole])
+    ]
     if as_json:
         for row in rows:
-            print_json(dict(zip(fields, map(int, row), strict=True)))
+            print_json(dict(zip(fields, row, strict=True)))
     else:
-        print_table(fields, rows)
+        print_table(fields, [[str(value) for value in row] for row in rows])
     if whole < len(data):
         then = (
             "it is rebuilt" if file.endswith(_DERIVED) else "it is cut if its record was never acknowledged"

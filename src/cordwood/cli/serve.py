@@ -10,7 +10,7 @@ import click
 from cordwood.config import load_broker_config
 from cordwood.errors import ConfigError
 from cordwood.properties import parse_properties
-from cordwood.server.running import run_server
+from cordwood.server.running import Listening, run_server
 
 
 @click.command()
@@ -64,8 +64,11 @@ def serve(
     run_server(config, _say_ready)
 
 
-def _say_ready(address: str, metrics_url: str | None) -> None:
+def _say_ready(address: str, metrics_url: str | None, listening: Listening) -> None:
     click.echo(f"cordwood: ready on {address}")
+    if any(org for _, _, org in listening):
+        for name, where, org in listening:
+            click.echo(f"cordwood: listener {name} on {where} serves org {org}")
     if metrics_url is not None:
         click.echo(f"cordwood: metrics at {metrics_url}")
 

@@ -15,7 +15,7 @@ import msgspec
 
 from cordwood.cli import ExitCode
 from cordwood.cli.evidence import parse_key, read_text, refuting
-from cordwood.cli.output import print_json, print_table, progress_bar
+from cordwood.cli.output import counted, print_json, print_table, progress_bar
 from cordwood.cli.place import data_path, log_bytes
 from cordwood.errors import CordwoodError, DirectoryRefused
 from cordwood.storage.posix_files import PosixFiles
@@ -185,6 +185,8 @@ def print_report(report: VerifyReport, path: str, *, as_json: bool) -> None:
     unmarked = (
         f", {report.frames_unmarked:,} frames past the mark not judged" if report.frames_unmarked else ""
     )
+    parts, topics = counted(report.virtual_partitions, "partition"), counted(report.virtual_topics, "topic")
+    shared = f"; {parts} of {topics} in the shared log" if report.virtual_partitions else ""
     counts = ", ".join(
         f"{report.count(severity)} {severity}"
         for severity in ("corruption", "invalid", "index", "note")
@@ -192,7 +194,7 @@ def print_report(report: VerifyReport, path: str, *, as_json: bool) -> None:
     )
     findings = f"; findings: {counts}" if counts else ""
     verdict = _VERDICTS[exit_code(report)]
-    click.echo(f"{path}: {verdict}: {read}{unmarked}{_chain_counts(report)}{findings}")
+    click.echo(f"{path}: {verdict}: {read}{unmarked}{shared}{_chain_counts(report)}{findings}")
 
 
 def _chain_counts(report: VerifyReport) -> str:
@@ -200,9 +202,9 @@ def _chain_counts(report: VerifyReport) -> str:
     if not report.leaves and not report.checkpoints:
         return ""
     parts = [f"{report.frames_compared:,} frames compared with {report.leaves:,} leaves"]
-    parts += [f"{report.checkpoints:,} checkpoints"] if report.checkpoints else []
-    parts += [f"{report.removed:,} removals"] if report.removed else []
-    parts += [f"{report.compacted:,} compactions"] if report.compacted else []
+    parts += [counted(report.checkpoints, "checkpoint")] if report.checkpoints else []
+    parts += [counted(report.removed, "removal")] if report.removed else []
+    parts += [counted(report.compacted, "compaction")] if report.compacted else []
     return "; " + ", ".join(parts)
 
 

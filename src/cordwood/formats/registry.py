@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cordwood.formats.envelope import EnvelopeFormat
 from cordwood.formats.format import Format
 from cordwood.formats.frame import FrameFormat
 from cordwood.formats.kimberlite import KimberliteFormat
@@ -21,3 +22,5 @@ _EVERY: tuple[Format, ...] = (
     FrameFormat(),
 )
 FORMATS: Mapping[str, Format] = {format_.name: format_ for format_ in _EVERY}
+#: … and that of the shared log itself, which no other topic can have.
+EVERY_FORMAT: Mapping[str, Format] = {**FORMATS, EnvelopeFormat.name: EnvelopeFormat()}

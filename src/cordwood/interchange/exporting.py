@@ -15,7 +15,7 @@ from cordwood.interchange.outgoing import Limits
 from cordwood.kernels.layout import INT32_MAX
 from cordwood.records import Record
 from cordwood.storage.files import Files
-from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.read_only import AnyReadOnly, ReadOnlyDirectory
 
 READ_BYTES = 1 << 20
 SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "rafka", "frame", "kafka")
@@ -116,7 +116,7 @@ class _Done:
 class _Part:
     """One partition as it is now: what comes later is not exported."""
 
-    def __init__(self, log: ReadOnlyPartition, done: _Done) -> None:
+    def __init__(self, log: AnyReadOnly, done: _Done) -> None:
         self._log = log
         self._done = done
         self.start, self.end = log.log_start_offset, log.high_watermark

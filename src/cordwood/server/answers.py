@@ -14,6 +14,7 @@ from cordwood.errors import (
     OffsetOutOfRange,
     OutOfSequence,
     ProducerFenced,
+    QuotaExceeded,
     RecordRefused,
     StorageError,
     TopicExists,
@@ -37,6 +38,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (OutOfSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
     (ConfigError, ErrorCode.INVALID_CONFIG),
+    (QuotaExceeded, ErrorCode.POLICY_VIOLATION),
     # Consumers report this one with the offset; KAFKA_STORAGE_ERROR they would retry without a word.
     (CorruptRange, ErrorCode.CORRUPT_MESSAGE),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -6,14 +6,13 @@ import asyncio
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from threading import Thread
 from types import TracebackType
 
 from cordwood import process
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
-from cordwood.config import BrokerConfig, Endpoint, Endpoints, load_broker_config
+from cordwood.config import BrokerConfig, Endpoints, load_broker_config
 from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed
 from cordwood.server.server import Server, new_event_loop, shown
 from cordwood.storage.data_directory import DataDirectory, Opening
@@ -72,8 +71,10 @@ class Broker:
     """A Kafka broker in this process, ready when it is made.
 
     With *path* its data is in that directory, made if it is missing; without, in memory, gone with the
-    broker. *listen* is ``HOST:PORT``, a free port on both loopback addresses by default. *config* holds
-    settings as in ``server.properties``.
+    broker. *listen* is ``HOST:PORT``, a free port on both loopback addresses by default, or several
+    ``NAME://HOST:PORT`` with commas between. *config* holds settings as in ``server.properties``.
+
+    ``bootstrap`` is the first address, ``addresses`` has that of each listener by its name.
 
     Raises:
         DirectoryLocked: If another process writes the directory; says which.
@@ -90,28 +91,31 @@ class Broker:
         files: Files | None = None,
         clock: Clock | None = None,
     ) -> None:
-        settings, _ = load_broker_config(config or {})
         try:
-            endpoint = Endpoint.parse(listen)
+            listeners = Endpoints.parse(listen)
         except ValueError:
-            raise InvalidSetting("listen", listen, "HOST:PORT") from None
-        self._config = replace(settings, listeners=Endpoints((endpoint,)))
+            listeners = Endpoints(())
+        if not listeners.each:
+            raise InvalidSetting("listen", listen, "HOST:PORT")
+        self._config, _ = load_broker_config(config or {}, {"listeners": str(listeners)})
         self._clock = clock or SystemClock()
         self._node = open_node(path, self._config, files, self._clock)
         self._stopping: asyncio.Event | None = None
         self._server: Server | None = None
         self._loop = new_event_loop()
         self._ended: Future[None] = Future()
-        started: Future[str] = Future()
+        started: Future[Server] = Future()
         self._thread = Thread(target=self._run, args=(started,), name="cordwood-broker", daemon=True)
         self._thread.start()
         try:
-            self.bootstrap = started.result()
+            server = started.result()
         except BaseException:
             self._thread.join()
             self._node.close()
             raise
-        describe(self._node, self.bootstrap)
+        self.bootstrap = shown(server.endpoints)
+        self.addresses = {each.name: shown([each]) for each in server.endpoints}
+        describe(self._node, server.operators_address)
 
     def __enter__(self) -> Broker:
         return self
@@ -144,7 +148,7 @@ class Broker:
         self._ended.set_result(None)
         ended.result()
 
-    def _run(self, started: Future[str]) -> None:
+    def _run(self, started: Future[Server]) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve(started))
@@ -156,7 +160,7 @@ class Broker:
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
-    async def _serve(self, started: Future[str]) -> None:
+    async def _serve(self, started: Future[Server]) -> None:
         self._stopping = asyncio.Event()
         self._server = Server(self._node, self._config, self._clock)
         try:
@@ -164,6 +168,6 @@ class Broker:
         except BaseException as error:
             started.set_exception(error)
             return
-        started.set_result(shown(self._server.endpoints))
+        started.set_result(self._server)
         await self._stopping.wait()
         await self._server.close()

@@ -15,7 +15,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from cordwood.clock import Clock
 from cordwood.config import Endpoint
@@ -36,6 +36,16 @@ UNSENT_MAX = 64 << 10
 #: A client that sends or takes fewer bytes a second than this is slow enough to be cut off.
 BYTES_A_SECOND_MIN = 4096
 _LOGGER = logging.getLogger("cordwood.server")
+
+
+class Prepared(NamedTuple):
+    """An answer that was encoded already, for a request with the correlation id 0."""
+
+    frame: bytes
+
+    def buffers(self, correlation_id: int) -> list[Buffer]:
+        """Return the answer to a request with this correlation id; what is large is not copied."""
+        return [self.frame[:4] + struct.pack(">i", correlation_id), memoryview(self.frame)[8:]]
 
 
 class Exchange:
@@ -64,6 +74,10 @@ class Exchange:
     def answer(self, body: Any) -> None:
         """Send *body* when everything before it was sent; None ends the exchange without a word."""
         self._connection.answered(self, body)
+
+    def throttle(self, milliseconds: int) -> None:
+        """Take no more from the client for a while: it has used more than it may. Its answers are sent."""
+        self._connection.mute(milliseconds)
 
     def fail(self, reason: str) -> None:
         """Close the connection: no answer would be true."""
@@ -101,7 +115,13 @@ class Connection(asyncio.BufferedProtocol):
         request_bytes_max: int,
         listener: str,
         connections: set[Connection],
+        owed_ms: Callable[[ApiKey], int] = lambda api_key: 0,
     ) -> None:
+        """Begin with nothing.
+
+        *owed_ms* says how long a client has to wait with its first request of a kind, for what was used
+        before it came: whoever hangs up and connects again gains nothing.
+        """
         self._service = service
         self._budget = budget
         self._clock = clock
@@ -122,6 +142,10 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._in_line = False
         self._draining = False
+        self._owed_ms = owed_ms
+        self._waited_for: set[ApiKey] = set()
+        self._muted_until_ns: int | None = None
+        self._unmuting: asyncio.TimerHandle | None = None
         # Since when the client is idle, its request incomplete, its response not taken; and how much of that.
         self._idle_ns = self._frame_ns = self._unsent_ns = clock.monotonic_ns()
         self._unsent = 0
@@ -142,6 +166,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Give back everything; answers that come later go nowhere."""
         self._transport = None
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         self._connections.discard(self)
         self._waiting.clear()
         for exchange in self._running:
@@ -228,6 +254,8 @@ class Connection(asyncio.BufferedProtocol):
         self._starting = True
         try:
             while self._waiting and self._transport is not None:
+                if self._muted_until_ns is not None or self._must_wait(self._waiting[0].request.api_key):
+                    return
                 produce = self._waiting[0].request.api_key is ApiKey.PRODUCE
                 if self._running and not (produce and self._running[0].request.api_key is ApiKey.PRODUCE):
                     return
@@ -248,11 +276,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         request = exchange.request
         try:
-            exchange.buffers = (
-                []
-                if body is None
-                else encode_response(request.api_key, request.api_version, request.correlation_id, body)
-            )
+            if body is None:
+                exchange.buffers = []
+            elif isinstance(body, Prepared):
+                exchange.buffers = body.buffers(request.correlation_id)
+            else:
+                exchange.buffers = encode_response(
+                    request.api_key, request.api_version, request.correlation_id, body
+                )
         except Exception:
             _LOGGER.exception("a %s response could not be encoded", request.api_key.name)
             self.refuse("the response could not be encoded")
@@ -309,6 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._request_bytes >= BYTES_MAX
             or self._writing_paused
             or self._draining
+            or self._muted_until_ns is not None
         )
         if not pause and self._budget.exhausted and not self._inbox.pending:
             pause = True
@@ -326,6 +358,38 @@ class Connection(asyncio.BufferedProtocol):
         self._in_line = False
         self._pause_or_resume()
 
+    def mute(self, milliseconds: int) -> None:
+        """Read nothing and start nothing for so long; what is under way goes on."""
+        if milliseconds <= 0 or self._transport is None or self._draining:
+            return
+        until_ns = self._clock.monotonic_ns() + milliseconds * 1_000_000
+        self._muted_until_ns = max(self._muted_until_ns or 0, until_ns)
+        if self._unmuting is None:
+            self._unmuting = asyncio.get_running_loop().call_later(milliseconds / 1000, self._unmute)
+        self._pause_or_resume()
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        if self._muted_until_ns is None:
+            return
+        left_ms = -((self._clock.monotonic_ns() - self._muted_until_ns) // 1_000_000)
+        if left_ms > 0:
+            self._unmuting = asyncio.get_running_loop().call_later(left_ms / 1000, self._unmute)
+            return
+        self._muted_until_ns = None
+        # It was us who did not let it ask.
+        self._idle_ns = self._clock.monotonic_ns()
+        self._start_next()
+        self._pause_or_resume()
+
+    def _must_wait(self, api_key: ApiKey) -> bool:
+        """Return whether the first request of its kind has to wait, once, and see to it."""
+        if api_key in self._waited_for:
+            return False
+        self._waited_for.add(api_key)
+        self.mute(self._owed_ms(api_key))
+        return self._muted_until_ns is not None
+
     def check_time(self, now_ns: int, idle_ns: int, stall_ns: int) -> None:
         """Close the connection if the client is idle or slow. Called every second or so."""
         transport = self._transport
@@ -333,6 +397,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._reading_paused and _hung_up(transport):
             self.refuse("the client hung up")
+        elif self._muted_until_ns is not None and self._budget.exhausted and self._waiting:
+            # What it sent ahead of its turn is in nobody's way but where memory is short.
+            self.refuse("the client waits for its quota, and memory is short")
         elif self._writing_paused:
             if now_ns - self._unsent_ns >= stall_ns:
                 unsent = transport.get_write_buffer_size()
@@ -344,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
             seconds = (now_ns - self._frame_ns) / 1e9
             if seconds * 1e9 >= stall_ns and self._inbox.pending < seconds * BYTES_A_SECOND_MIN:
                 self.refuse("the client does not finish its request")
-        elif not self._running and now_ns - self._idle_ns >= idle_ns:
+        elif not self._running and self._muted_until_ns is None and now_ns - self._idle_ns >= idle_ns:
             self.refuse("the client was idle")
 
     # --- ending -----------------------------------------------------------------------------------
@@ -357,8 +424,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def drain(self) -> None:
-        """Take no more requests."""
+        """Take no more requests; those that were taken wait for nothing any more."""
         self._draining = True
+        self._muted_until_ns = None
+        self._start_next()
         self._pause_or_resume()
 
     def close(self) -> None:

@@ -24,12 +24,11 @@ class ServerAnswers:
 
     def before(self) -> Seen | None:
         """Take down what only the loop knows, None while the server is not there yet. On the loop."""
-        context = self._server.context
-        if context is None:
-            return None
-        context.meter.report()
         server = self._server
-        return see(context.groups.coordinator, server.endpoints[0], server.connections)
+        if server.groups is None:
+            return None
+        server.meter.report()
+        return see(server.groups.coordinator, server.endpoints[0], server.connections)
 
     def metrics(self, seen: Seen | None) -> str:
         """Return every number there is. In a thread.
@@ -44,16 +43,16 @@ class ServerAnswers:
 
     def unready(self) -> str | None:
         """Return why clients are better served elsewhere, None if they are served. In a thread."""
-        context = self._server.context
-        if context is None:
+        groups = self._server.groups
+        if groups is None:
             return "the server is not ready yet"
-        if context.closing:
+        if self._server.closing:
             return "the server closes"
         if self._server.failure is not None:
             return f"nothing is stored any more: {self._server.failure}"
         for log in self._node.open_logs():
             if log.failure is not None:
                 return f"nothing is stored any more: {log.failure}"
-        if not context.groups.coordinator.loaded:
+        if not groups.coordinator.loaded:
             return "consumer groups are not loaded yet, or cannot be: the log of the server says why"
         return None

@@ -18,6 +18,7 @@ from cordwood.broker.node import Node, Standing
 from cordwood.config import Endpoint
 from cordwood.errors import StorageError, UnknownTopic
 from cordwood.telemetry import Sample
+from cordwood.tenancy import show_id
 
 
 class Seen(NamedTuple):
@@ -32,10 +33,11 @@ class Seen(NamedTuple):
 def see(coordinator: Coordinator, address: Endpoint, connections: int) -> Seen:
     """Take down what only the loop knows. On the loop."""
     members, offsets = {}, {}
-    for name in coordinator.groups():
-        group = coordinator.find(name)
+    for key in coordinator.groups():
+        group = coordinator.find(key)
+        name = show_id(key)
         members[name] = 0 if group is None else len(group.members)
-        offsets[name] = {place: each.offset for place, each in coordinator.offsets(name).items()}
+        offsets[name] = {place: each.offset for place, each in coordinator.offsets(key).items()}
     return Seen(address, connections, members, offsets)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cordwood.broker.node import Node, Placed
 from cordwood.clock import Clock
 from cordwood.errors import CordwoodError, LogFailed
-from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.virtual_log import AnyLog
 
 #: Partitions are synced by this many threads when a round has more than one of them.
 SYNC_THREADS = 8
@@ -94,7 +94,7 @@ class Pipeline:
         self._incoming: list[Job] = []
         self._arrived = Condition()
         self._waiting: list[Job] = []
-        self._dirty: dict[PartitionLog, _Dirty] = {}
+        self._dirty: dict[AnyLog, _Dirty] = {}
         self._due = Condition()
         self._syncers = ThreadPoolExecutor(SYNC_THREADS, "cordwood-sync")
         self._writer = Thread(target=self._write_all, name="cordwood-writer", daemon=True)
@@ -182,7 +182,7 @@ class Pipeline:
             self._due.notify()
         return waits
 
-    def _note_dirty(self, log: PartitionLog, size: int, now_ns: int) -> None:
+    def _note_dirty(self, log: AnyLog, size: int, now_ns: int) -> None:
         """Take note that *log* is to be synced, and by when, as its policy says."""
         policy = log.config.sync
         if policy.mode == "never" or (policy.mode == "every" and log.unsynced_records < policy.amount):
@@ -217,7 +217,7 @@ class Pipeline:
         due_ns = min(dirty.due_ns for dirty in self._dirty.values())
         return max(due_ns - self._clock.monotonic_ns(), 0) / 1e9
 
-    def _take_due(self) -> dict[PartitionLog, _Dirty]:
+    def _take_due(self) -> dict[AnyLog, _Dirty]:
         """Return what to sync in this round; the rest has time."""
         now_ns = self._clock.monotonic_ns()
         due = {
@@ -229,7 +229,7 @@ class Pipeline:
             del self._dirty[log]
         return due
 
-    def _commit(self, jobs: list[Job], logs: Mapping[PartitionLog, _Dirty]) -> None:
+    def _commit(self, jobs: list[Job], logs: Mapping[AnyLog, _Dirty]) -> None:
         failures = self._sync(list(logs))
         for job in jobs:
             job.outcomes = [
@@ -243,7 +243,7 @@ class Pipeline:
         ]
         self._post(partial(self._deliver, jobs, advances))
 
-    def _sync(self, logs: Sequence[PartitionLog]) -> dict[PartitionLog, Exception]:
+    def _sync(self, logs: Sequence[AnyLog]) -> dict[AnyLog, Exception]:
         """Make everything appended to *logs* durable; return those where that failed, with the reason."""
         run = map if len(logs) < 2 else self._syncers.map
         results = zip(logs, run(_commit_one, logs), strict=True)
@@ -295,7 +295,7 @@ def _bare(error: Exception) -> Exception:
     return error
 
 
-def _commit_one(log: PartitionLog) -> Exception | None:
+def _commit_one(log: AnyLog) -> Exception | None:
     try:
         log.commit()
     except CordwoodError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
@@ -15,8 +15,11 @@ from cordwood.server.server import Server, new_event_loop, shown
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-Ready = Callable[[str, str | None], None]
-"""Told where clients can connect, and where the metrics are if they are anywhere."""
+Listening = Sequence[tuple[str, str, int]]
+"""Of each listener its name, its address, and the org of who connects there."""
+
+Ready = Callable[[str, str | None, Listening], None]
+"""Told where clients can connect, where the metrics are if they are anywhere, and all listeners."""
 
 
 def run_server(config: BrokerConfig, ready: Ready) -> None:
@@ -50,9 +53,9 @@ async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Ready) -
         raise
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
-    address = shown(server.endpoints)
-    describe(node, address)
-    ready(address, server.metrics_url)
+    describe(node, server.operators_address)
+    listening = [(each.name, shown([each]), org) for each, org in server.orgs()]
+    ready(shown(server.endpoints), server.metrics_url, listening)
     waiting = {loop.create_task(stopping.wait()), loop.create_task(server.failed.wait())}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

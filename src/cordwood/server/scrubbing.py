@@ -57,7 +57,7 @@ class Scrubber:
     def _pass(self) -> None:
         """Read every topic there is."""
         pacer = Pacer(self._bytes_per_second, self._closing)
-        for topic in self._node.topic_names():
+        for topic in self._node.topics_with_files():
             try:
                 self._note(topic, self._node.verify(topic, Paced(pacer)))
             except LogClosed:

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cordwood.broker.coordinator import Coordinator, Limits
 from cordwood.broker.node import Node
+from cordwood.broker.tenants import Tenant
 from cordwood.clock import Clock
 from cordwood.config import BrokerConfig, Endpoint
 from cordwood.errors import InvalidSetting, LogFailed
@@ -25,8 +26,10 @@ from cordwood.server.memory import TRIM_SECONDS, find_trim
 from cordwood.server.metrics_meter import RequestMeter
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Advance, Pipeline
+from cordwood.server.quotas import OrgQuotas
 from cordwood.server.scrubbing import Scrubber
 from cordwood.server.service import Service
+from cordwood.server.tenant_groups import TenantGroups
 from cordwood.server.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -51,6 +54,16 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+class _Means(NamedTuple):
+    """What requests of all orgs are answered with."""
+
+    pipeline: Pipeline
+    readers: Workers
+    changes: Workers
+    publishing: Workers
+    groups: Groups
+
+
 class Server:
     """A broker on the network. Made, used and closed on its event loop."""
 
@@ -70,7 +83,13 @@ class Server:
         self._checker: asyncio.TimerHandle | None = None
         self._trim = find_trim()
         self._trim_due_ns = 0
-        self._context: Context | None = None
+        #: Of each org that has a listener.
+        self._contexts: dict[int, Context] = {}
+        self._counting: Workers | None = None
+        self.groups: Groups | None = None
+        self.meter = RequestMeter(node.telemetry, clock)
+        self.closing = False
+        self._means: _Means | None = None
         self._upkeep: Upkeep | None = None
         self._following: Following | None = None
         self._scrubber: Scrubber | None = None
@@ -102,21 +121,19 @@ class Server:
         changes = Workers("changes", 1, post)
         coordinator = Coordinator(_limits(config), lambda name: f"{name}-{uuid.uuid4()}")
         groups = Groups(coordinator, node, pipeline, loop, self._clock, changes.run_for)
-        self._context = Context(
-            loop=loop,
-            node=node,
-            config=config,
-            pipeline=pipeline,
-            parking=self._parking,
-            budget=self._budget,
-            readers=Workers("reader", READERS, post),
-            changes=changes,
-            publishing=Workers("publishing", 1, post),
-            groups=groups,
-            meter=RequestMeter(node.telemetry, self._clock),
+        means = _Means(
+            pipeline,
+            Workers("reader", READERS, post),
+            changes,
+            Workers("publishing", 1, post),
+            groups,
         )
+        self._counting = Workers("counting", 1, post)
+        for org in sorted({config.org_of(endpoint.name) for endpoint in config.listeners.each}):
+            self._contexts[org] = self._context_of(org, means)
+        self._means, self.groups = means, groups
         groups.start()
-        self._context.publishing.run_for(node.collect_abandoned, _note_leftovers)
+        means.publishing.run_for(node.collect_abandoned, _note_leftovers)
         self._upkeep = Upkeep(
             node, config, self._clock, loop, Workers("upkeep", 1, post), coordinator.needed_from
         )
@@ -127,6 +144,28 @@ class Server:
         self._scrubber.start()
         self._acceptor = Acceptor(loop, sockets, self._connect)
         self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
+
+    def _context_of(self, org: int, means: _Means) -> Context:
+        """Return what handlers may use to answer clients of *org*."""
+        assert self._counting is not None
+        config = self._config
+        tenant = Tenant(self._node, config, org)
+        return Context(
+            loop=self._loop,
+            tenant=tenant,
+            config=config.seen_by(org),
+            pipeline=means.pipeline,
+            parking=self._parking,
+            budget=self._budget,
+            readers=means.readers,
+            changes=means.changes,
+            publishing=means.publishing,
+            groups=TenantGroups(means.groups, org),
+            meter=self.meter,
+            quotas=OrgQuotas(
+                config.quota_of(org), org, tenant.stored_bytes, self._counting.run_for, self._clock
+            ),
+        )
 
     def _listen_for_metrics(self) -> MetricsEndpoint:
         # Imported by who wants it: most servers in tests do not, and start sooner.
@@ -143,9 +182,14 @@ class Server:
         return None if self._metrics is None else f"http://{shown(self._metrics.endpoints)}/metrics"
 
     @property
-    def context(self) -> Context | None:
-        """What the handlers of requests share, once there is somebody to ask."""
-        return self._context
+    def operators_address(self) -> str:
+        """Where to ask for what concerns the whole directory: a listener of org 0, if there is one."""
+        of_none = [each for each in self.endpoints if not self._config.org_of(each.name)]
+        return shown(of_none or self.endpoints)
+
+    def orgs(self) -> list[tuple[Endpoint, int]]:
+        """Return where is listened, and the org of who connects there."""
+        return [(each, self._config.org_of(each.name)) for each in self.endpoints]
 
     @property
     def connections(self) -> int:
@@ -161,15 +205,16 @@ class Server:
         if len(self._connections) >= self._config.max_connections:
             _LOGGER.warning("max.connections is reached; a client is turned away")
             return None
-        assert self._context is not None
+        context = self._contexts[self._config.org_of(listener)]
         connection = Connection(
-            Service(self._context),
+            Service(context),
             self._budget,
             self._clock,
             self._shared,
             self._config.socket_request_max_bytes,
             listener,
             self._connections,
+            context.quotas.owed_ms,
         )
         # From now on, not from when its transport is made: many may be accepted in between.
         self._connections.add(connection)
@@ -208,22 +253,8 @@ class Server:
         for work in (self._upkeep, self._following, self._scrubber):
             if work is not None:
                 work.close()
-        if self._context is not None:
-            self._context.closing = True
-            for connection in list(self._connections):
-                connection.drain()
-            self._context.groups.close()
-            self._parking.wake_all()
-            await self._until(lambda: not any(connection.busy for connection in self._connections))
-            await self._loop.run_in_executor(None, self._context.pipeline.close)
-            for connection in list(self._connections):
-                connection.close()
-            await self._until(lambda: not self._connections)
-            for connection in list(self._connections):
-                connection.refuse("the server closes")
-            await self._loop.run_in_executor(None, self._context.readers.close)
-            await self._loop.run_in_executor(None, self._context.publishing.close)
-            await self._loop.run_in_executor(None, self._context.changes.close)
+        if self._means is not None:
+            await self._end_requests(self._means)
         for work in (self._upkeep, self._following, self._scrubber):
             if work is not None:
                 await self._loop.run_in_executor(None, work.join)
@@ -232,6 +263,26 @@ class Server:
             self._metrics.close()
             await self._loop.run_in_executor(None, self._metrics.join)
         await self._loop.run_in_executor(None, self._node.close)
+
+    async def _end_requests(self, means: _Means) -> None:
+        """Answer what was asked, and end the threads that did it."""
+        self.closing = True
+        for context in self._contexts.values():
+            context.closing = True
+        for connection in list(self._connections):
+            connection.drain()
+        means.groups.close()
+        self._parking.wake_all()
+        await self._until(lambda: not any(connection.busy for connection in self._connections))
+        await self._loop.run_in_executor(None, means.pipeline.close)
+        for connection in list(self._connections):
+            connection.close()
+        await self._until(lambda: not self._connections)
+        for connection in list(self._connections):
+            connection.refuse("the server closes")
+        assert self._counting is not None
+        for workers in (means.readers, means.publishing, means.changes, self._counting):
+            await self._loop.run_in_executor(None, workers.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:
         """Return when *done*, or when the time for it is over."""

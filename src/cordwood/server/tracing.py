@@ -24,18 +24,18 @@ _OPERATIONS: Mapping[Span, Mapping[str, AttributeValue]] = {
 }
 
 
-def _destination(value: AttributeValue) -> Mapping[str, AttributeValue]:
-    topic, _, partition = str(value).rpartition("-")
-    return {"messaging.destination.name": topic, "messaging.destination.partition.id": partition}
-
-
 _MESSAGING: Mapping[str, Callable[[AttributeValue], Mapping[str, AttributeValue]]] = {
-    "virtual_topic": _destination,
+    "topic": lambda value: {"messaging.destination.name": value},
+    "partition": lambda value: {"messaging.destination.partition.id": str(value)},
     "record_count": lambda value: {"messaging.batch.message_count": value},
     "returned_count": lambda value: {"messaging.batch.message_count": value},
     "base_offset": lambda value: {"messaging.kafka.offset": value},
     "fetch_offset": lambda value: {"messaging.kafka.offset": value},
 }
+
+
+#: What has a name of OpenTelemetry's only.
+_ONLY_MESSAGING = frozenset({"topic", "partition"})
 
 
 def open_tracer() -> Tracer:
@@ -83,7 +83,8 @@ class _Open:
         """Give the span these attributes, under our names and OpenTelemetry's."""
         self._span.check(attributes)
         for name, value in attributes.items():
-            self._opened.set_attribute(name, value)
+            if name not in _ONLY_MESSAGING:
+                self._opened.set_attribute(name, value)
             translate = _MESSAGING.get(name)
             if translate is not None:
                 self._opened.set_attributes(translate(value))

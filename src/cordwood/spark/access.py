@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -10,6 +10,8 @@ from cordwood.spark.options import Place
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from cordwood.spark.gathering import Gathered, Gathering
 
 #: What there is no telling of, by address: it agrees with everything.
 UNKNOWN_ID, UNKNOWN_EPOCH = "", -1
@@ -65,13 +67,30 @@ class Access(Protocol):
             UnknownTopic: If one of the partitions does not exist.
         """
 
+    def standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, Standing]:
+        """Return the same of many topics; one that does not exist is left out."""
+
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
         """Return the offset of the first record at or after *timestamp* (milliseconds), None without one."""
 
     def cuts(self, topic: str, partition: int, start: int, end: int) -> list[int]:
         """Return the offsets where a range is best cut for tasks to share; none if it is small enough."""
 
-    def read(self, piece: Piece, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def gather(
+        self, pieces: Sequence[Piece], *, fail_on_data_loss: bool
+    ) -> tuple[list[Piece], Gathering | None]:
+        """Return those of *pieces* that are read one by one, and the others as a whole, None without any.
+
+        Topics in the shared log are read together. All of *pieces* were planned by where this access found
+        their topics to stand.
+
+        Raises:
+            RecordsLost: If some are not there any more and that is to fail; else they are left out.
+        """
+
+    def read(
+        self, piece: Piece | Gathered, schema: pa.Schema, *, fail_on_data_loss: bool
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records of *piece* as batches of *schema*, in order, in bounded memory.
 
         Raises:

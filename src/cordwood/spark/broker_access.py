@@ -14,6 +14,8 @@ from cordwood.spark.positions import find_loss
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cordwood.spark.gathering import Gathered, Gathering
+
 #: Records taken from the client at a time.
 CHUNK_ROWS = 32 * 1024
 #: What a broker is given to answer, and a range to go on, before it counts as unreachable.
@@ -103,6 +105,11 @@ class BrokerAccess:
             found[number] = Ends(*self._ends(topic, number))
         return Standing(self.topic_id(topic), found)
 
+    def standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, Standing]:
+        """Return where topics stand, asked for one by one."""
+        asked = ((topic, self.standing(topic, numbers)) for topic, numbers in wanted.items())
+        return {topic: found for topic, found in asked if found is not None}
+
     def _ends(self, topic: str, number: int) -> tuple[int, int]:
         place = self._kafka.TopicPartition(topic, number)
         low, high = self._asked(
@@ -147,12 +154,21 @@ class BrokerAccess:
         """Return nothing: a broker does not say how large its records are."""
         return []
 
-    def read(self, piece: Piece, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def gather(
+        self, pieces: Sequence[Piece], *, fail_on_data_loss: bool
+    ) -> tuple[list[Piece], Gathering | None]:
+        """Return all of *pieces*: how a broker keeps its topics is not to be seen."""
+        return list(pieces), None
+
+    def read(
+        self, piece: Piece | Gathered, schema: pa.Schema, *, fail_on_data_loss: bool
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records of *piece*, which ends where the consumer's position does.
 
         Offsets may have no records: those of transactions, and what compaction removed. So the range is over
         when a record beyond it comes, or the end of the partition.
         """
+        assert isinstance(piece, Piece)
         constant = place_columns(piece.topic, piece.partition, schema)
         position = self._begin(piece, fail_on_data_loss)
         self._assign(piece, position)

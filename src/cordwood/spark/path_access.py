@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cordwood import process
@@ -21,15 +21,17 @@ from cordwood.errors import (
 )
 from cordwood.scan import decoded_rows, in_batches, place_columns
 from cordwood.spark.access import Ends, Piece, Standing
+from cordwood.spark.gathering import Gathered, Gathering
 from cordwood.spark.planning import PIECE_BYTES_MAX
 from cordwood.spark.positions import find_loss
-from cordwood.storage.catalogue import TopicEntry
+from cordwood.spark.shared_access import SharedAccess
+from cordwood.storage.catalogue import TopicEntry, is_shared
 from cordwood.storage.compared import ComparedPartition, ReadSource, WithoutLeaf, followed_to
 from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.files import Files, join, read_file
 from cordwood.storage.partition_state import state_path
 from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.read_only import ReadOnlyDirectory, ReadOnlyPartition
+from cordwood.storage.read_only import AnyReadOnly, ReadOnlyDirectory
 from cordwood.storage.store import as_storage_error
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class PathAccess:
             self._directory = ReadOnlyDirectory(self._files, path, config, mapped=False, verify=verify)
         except (OSError, StorageError) as error:
             raise self._refused(error, task) from error
+        self._shared = SharedAccess(self._files, self._directory, chain=chain)
 
     def _refused(self, error: Exception, task: bool) -> StorageError:
         """Return *error* as one sentence for whoever cannot see the directory from where they are."""
@@ -85,10 +88,26 @@ class PathAccess:
 
     def standing(self, topic: str, partitions: tuple[int, ...] | None) -> Standing | None:
         """Return where a topic stands."""
-        entry = self._directory.topics.get(topic)
-        if entry is None:
-            return None
+        return self.standings({topic: partitions}).get(topic)
+
+    def standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, Standing]:
+        """Return where topics stand; those in the shared log are looked at together."""
+        entries = self._directory.topics
+        there = {topic: (entries[topic], numbers) for topic, numbers in wanted.items() if topic in entries}
+        shared = {topic: found for topic, found in there.items() if is_shared(found[0])}
+        together = self._shared.standings(shared) if shared else {}
         found = {}
+        for topic, (entry, numbers) in there.items():
+            if topic not in shared:
+                self._shared.forget(topic)
+                found[topic] = self._own_standing(entry, numbers)
+            elif topic in together:
+                found[topic] = together[topic]
+        return found
+
+    def _own_standing(self, entry: TopicEntry, partitions: tuple[int, ...] | None) -> Standing:
+        """Return where a topic stands that has files of its own."""
+        topic, found = entry.name, {}
         for number in range(entry.partitions) if partitions is None else partitions:
             now = self._directory.readable(topic, number, entry).published()
             cut = now.epochs[-1][0]
@@ -124,8 +143,19 @@ class PathAccess:
         """Return the offsets that cut a range into pieces of 64 to 128 MiB, by the index."""
         return self._directory.readable(topic, partition).cuts(start, end, PIECE_BYTES_MAX)
 
-    def read(self, piece: Piece, schema: pa.Schema, *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def gather(
+        self, pieces: Sequence[Piece], *, fail_on_data_loss: bool
+    ) -> tuple[list[Piece], Gathering | None]:
+        """Return those of *pieces* that are read one by one, and those in the shared log together."""
+        return self._shared.gather(pieces, fail_on_data_loss=fail_on_data_loss)
+
+    def read(
+        self, piece: Piece | Gathered, schema: pa.Schema, *, fail_on_data_loss: bool
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the records of *piece*, decoding only what *schema* asks for."""
+        if isinstance(piece, Gathered):
+            yield from self._shared.read(piece, schema, WINDOW_BYTES, fail_on_data_loss=fail_on_data_loss)
+            return
         try:
             with contextlib.closing(self._source(piece)) as source:
                 yield from self._read(piece, source, schema, fail_on_data_loss)
@@ -179,7 +209,7 @@ class PathAccess:
         if loss is not None and fail_on_data_loss:
             raise loss
 
-    def _begin(self, partition: ReadOnlyPartition, piece: Piece, fail_on_data_loss: bool) -> int:
+    def _begin(self, partition: AnyReadOnly, piece: Piece, fail_on_data_loss: bool) -> int:
         """Return where reading *piece* begins: at its start, or at what is left of it."""
         if not fail_on_data_loss and partition.topic_id != piece.topic_id:
             # Records of another topic, which are read when their time comes.

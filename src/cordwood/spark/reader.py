@@ -23,6 +23,8 @@ from cordwood.spark.schema import arrow_schema, check_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cordwood.spark.gathering import Gathered
+
 
 class Build(NamedTuple):
     """Which Cordwood runs here. One that differs from the driver's might read what it planned otherwise."""
@@ -63,6 +65,18 @@ class Slice(InputPartition):
     build: Build
 
 
+@dataclass
+class GatheredSlice(InputPartition):
+    """The work of one task: what is wanted of a part of the shared log. ``build`` is the driver's."""
+
+    piece: Gathered
+    build: Build
+
+
+#: What a gathering is called among pieces while all of them are cut; no topic has such a name.
+_TOGETHER = ""
+
+
 def accessed(options: ReadOptions, *, task: bool = False) -> Access:
     """Open what *options* say is to be read; raises as `open_access` does."""
     return open_access(options.place, verify=options.verify, chain=options.chain, task=task)
@@ -70,7 +84,7 @@ def accessed(options: ReadOptions, *, task: bool = False) -> Access:
 
 def read_slice(options: ReadOptions, schema: StructType, planned: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice, in a task. An empty plan has one of Spark's own, which holds nothing."""
-    if not isinstance(planned, Slice):
+    if not isinstance(planned, Slice | GatheredSlice):
         return
     planned.build.check_here()
     with contextlib.closing(accessed(options, task=True)) as access:
@@ -80,11 +94,23 @@ def read_slice(options: ReadOptions, schema: StructType, planned: InputPartition
 
 
 def slices(pieces: Sequence[Piece], options: ReadOptions, access: Access) -> list[InputPartition]:
-    """Return the slices that *pieces* are cut into, as the options and the sizes ask for."""
-    cut = [(piece, access.cuts(piece.topic, piece.partition, piece.start, piece.end)) for piece in pieces]
+    """Return the slices that *pieces* are cut into, as the options and the sizes ask for.
+
+    Raises:
+        RecordsLost: If some of them are not there any more and that is to fail.
+    """
+    alone, together = access.gather(pieces, fail_on_data_loss=options.fail_on_data_loss)
+    cut = [(piece, access.cuts(piece.topic, piece.partition, piece.start, piece.end)) for piece in alone]
+    if together is not None:
+        cut.append((Piece(_TOGETHER, 0, 0, len(together)), together.cuts))
     build = Build.here()
-    planned = cut_pieces(cut, options.min_partitions, options.max_records_per_partition)
-    return [Slice(piece, build) for piece in planned]
+    planned: list[InputPartition] = []
+    for piece in cut_pieces(cut, options.min_partitions, options.max_records_per_partition):
+        if piece.topic == _TOGETHER and together is not None:
+            planned.append(GatheredSlice(together.part(piece.start, piece.end), build))
+        else:
+            planned.append(Slice(piece, build))
+    return planned
 
 
 def standing_of(access: Access, options: ReadOptions) -> dict[str, Standing]:
@@ -93,12 +119,7 @@ def standing_of(access: Access, options: ReadOptions) -> dict[str, Standing]:
     Raises:
         UnknownTopic: If one that is named does not exist.
     """
-    found = {}
-    for topic, partitions in subscribed(options.subscription, access.topics()).items():
-        standing = access.standing(topic, partitions)
-        if standing is not None:
-            found[topic] = standing
-    return found
+    return access.standings(subscribed(options.subscription, access.topics()))
 
 
 def ends_of(standing: Mapping[str, Standing]) -> dict[Partition, Ends]:

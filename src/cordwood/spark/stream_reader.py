@@ -102,13 +102,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss:
                 raise
             there = self._access.topics()
-            found = {}
-            for topic in {topic for topic, _ in before.offsets} & set(there):
-                numbers = tuple(n for name, n in sorted(before.offsets) if name == topic and n < there[topic])
-                standing = self._access.standing(topic, numbers)
-                if standing is not None:
-                    found[topic] = standing
-            return found
+            known: dict[str, tuple[int, ...] | None] = {}
+            for topic, number in sorted(before.offsets):
+                if number < there.get(topic, 0):
+                    known[topic] = (*(known.get(topic) or ()), number)
+            return self._access.standings(known)
 
     def _ends(self, standing: Mapping[str, Standing]) -> dict[Partition, int]:
         """Return how far there is to read, or what AvailableNow found when it began."""

@@ -24,8 +24,9 @@ from cordwood.storage.backup_segment import (
     stored_indexes,
 )
 from cordwood.storage.cleaner_checkpoint import checkpoint_path
-from cordwood.storage.files import Files, read_file, write_all, write_atomically
+from cordwood.storage.files import File, Files, read_file, write_all, write_atomically
 from cordwood.storage.open_files import OpenFiles
+from cordwood.storage.owner_index import SUFFIX as OWNERS
 from cordwood.storage.partition_state import SealedInfo, state_path
 from cordwood.storage.producers import read_snapshot, snapshot_path, write_snapshot
 from cordwood.storage.read_only import ReadOnlyPartition
@@ -58,7 +59,7 @@ class SourcePartition(ReadOnlyPartition):
             UnknownTopic: If it was there before and its topic was deleted.
             MetadataDamaged: If what says which segments there are cannot be read.
         """
-        view, open_files = self._view(), OpenFiles(self._open_files.files, mapped=False)
+        view, open_files = self.view(), OpenFiles(self._open_files.files, mapped=False)
         # Segments of our own: those of a reader are told of later changes, and keep files open.
         segments = []
         for seen in view.segments:
@@ -166,6 +167,7 @@ class Taking:
         for suffix, entries in _kept_indexes(segment, indexes):
             name = swap_path(directory, info.base, suffix) if prepared else None
             put_file(self._files, name or segment_path(directory, info.base, suffix), entries)
+        self._bring_owners(segment, (swap_path if prepared else segment_path)(directory, info.base, OWNERS))
         self.note(info, how, sha256)
         return msgspec.structs.replace(info, sha256=sha256)
 
@@ -194,6 +196,7 @@ class Taking:
             indexes = self._source_indexes(info)
         for suffix, entries in _kept_indexes(segment, indexes):
             write_atomically(self._files, segment_path(directory, info.base, suffix), entries)
+        self._bring_owners(segment, segment_path(directory, info.base, OWNERS))
         self.note(info, how, sha256)
         return msgspec.structs.replace(info, sha256=sha256)
 
@@ -264,6 +267,24 @@ class Taking:
                     self.carrier.advance(len(data))
             file.sync()
 
+    def _bring_owners(self, segment: Segment, target: str) -> None:
+        """Copy the dense index of a sealed segment of the shared log to *target*. Synced, its name aside.
+
+        Derived: of what cannot be read there, the rest is built when the log is opened.
+        """
+        if segment.format.name != "shared":
+            return
+        remove(self._files, target)
+        swapping = self.view.state.swapping == segment.base
+        for find in (swap_path, segment_path) if swapping else (segment_path,):
+            path = find(self.directory, segment.base, OWNERS)
+            if self._files.exists(path):
+                break
+        with contextlib.closing(self._files.open(target, "create")) as file:
+            with contextlib.suppress(FileNotFoundError):
+                _copy_all(self._files, path, file)
+            file.sync()
+
     def bring_beside(self, directory: str) -> None:
         """Bring what is derived and saves time: producers the log covers, the cleaner's note."""
         files, state = self._files, self.view.state
@@ -303,6 +324,13 @@ class Taking:
         paths = [segment.path for segment in now.segments]
         if now.state != self.view.state or paths != [segment.path for segment in self.view.segments]:
             raise Moved
+
+
+def _copy_all(files: Files, path: str, target: File) -> None:
+    """Copy what is at *path* to *target*."""
+    with contextlib.closing(files.open(path, "read")) as file:
+        for position in range(0, file.size(), COPY_BYTES):
+            write_all(target, position, file.read_at(position, COPY_BYTES))
 
 
 def _kept_indexes(segment: Segment, indexes: tuple[bytes, bytes] | None) -> Iterator[tuple[str, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import struct
 from collections.abc import Sequence
@@ -43,6 +44,11 @@ class ProducerIdsEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="produ
 
 
 Entry = TopicEntry | DeletedEntry | ProducerIdsEntry
+
+
+def is_shared(entry: TopicEntry) -> bool:
+    """Return whether the records of a topic are kept in the shared log. What it says itself counts."""
+    return entry.config.get("cordwood.storage") == "shared"
 
 
 _DECODER: msgspec.json.Decoder[Entry] = msgspec.json.Decoder(Entry)
@@ -91,6 +97,8 @@ class Contents:
         self.topics: dict[str, TopicEntry] = {}
         self.by_id: dict[str, TopicEntry] = {}
         self.deleted: dict[str, TopicEntry] = {}
+        #: The last deleted topic of each name.
+        self.deleted_names: dict[str, TopicEntry] = {}
         self.next_producer_id = 0
         self.apply(entries)
 
@@ -103,7 +111,7 @@ class Contents:
                 case DeletedEntry():
                     topic = self.by_id.pop(entry.id, None)
                     if topic is not None:
-                        self.deleted[topic.id] = topic
+                        self.deleted[topic.id] = self.deleted_names[topic.name] = topic
                         if self.topics.get(topic.name) is topic:
                             del self.topics[topic.name]
                 case ProducerIdsEntry():
@@ -138,6 +146,22 @@ def read_catalogue(files: Files, data: str) -> tuple[Scanned, bytes]:
     if scanned.end < synced:
         raise MetadataDamaged(path, scanned.fault or f"has {len(content)} bytes, but {synced} were synced")
     return scanned, content
+
+
+def catalogue_state(files: Files, data: str) -> object:
+    """Return something that is equal for as long as the catalogue says the same.
+
+    Raises:
+        MetadataDamaged: If it is missing.
+    """
+    # In this order, as `read_catalogue` reads them: what changes in between is seen the next time.
+    marks = tuple(read_marks(files, catalogue_mark_path(data)))
+    path = catalogue_path(data)
+    try:
+        with contextlib.closing(files.open(path, "read")) as file:
+            return marks, file.size()
+    except FileNotFoundError:
+        raise MetadataDamaged(path, "is missing") from None
 
 
 def has_entries(files: Files, data: str) -> bool:

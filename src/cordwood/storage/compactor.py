@@ -215,12 +215,12 @@ class _Pass:
         """Prepare the segment that takes the place of *old* where a swap finds it."""
         files, directory, base = work.files, work.directory, old[0].base
         self._around.telemetry.add(COMPACTION_READ_BYTES, sum(segment.info.size for segment in old))
-        with _as_storage_errors(files, directory):
+        with as_storage_errors(files, directory):
             return rewrite(work, old, keys, lambda suffix: swap_path(directory, base, suffix))
 
 
 @contextlib.contextmanager
-def _as_storage_errors(files: Files, directory: str) -> Iterator[None]:
+def as_storage_errors(files: Files, directory: str) -> Iterator[None]:
     """Let go of what is prepared when the disk refuses, and say so in an error of ours."""
     try:
         yield
@@ -279,7 +279,7 @@ def put_in_place(
         if since != infos[0].tombstones_since_ms:
             log.note_sealed({infos[0].base: msgspec.structs.replace(infos[0], tombstones_since_ms=since)})
         return True
-    with _as_storage_errors(around.files, log.directory):
+    with as_storage_errors(around.files, log.directory):
         around.files.sync_directory(segments_directory(log.directory))
     if chains is not None:
         prepared = Segment(around.open_files, log.directory, found.info, log.format)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from cordwood import process
+from cordwood import process, tenancy
 from cordwood.clock import Clock, SystemClock
 from cordwood.config import (
     FIXED_SETTINGS,
@@ -34,11 +34,19 @@ from cordwood.errors import (
     StorageError,
     UnknownTopic,
 )
-from cordwood.formats.registry import BATCH, FORMATS
+from cordwood.formats.registry import BATCH, EVERY_FORMAT
 from cordwood.kernels import Buffer
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
-from cordwood.storage.catalogue import Catalogue, DeletedEntry, ProducerIdsEntry, TopicEntry
+from cordwood.storage.catalogue import (
+    SHARED_TOPIC,
+    Catalogue,
+    DeletedEntry,
+    Entry,
+    ProducerIdsEntry,
+    TopicEntry,
+    is_shared,
+)
 from cordwood.storage.chain import Chains
 from cordwood.storage.chain_files import KeptChain
 from cordwood.storage.checkpoints import sign_checkpoint, signed_up_to, signing_key, verifier_key
@@ -64,25 +72,48 @@ from cordwood.storage.recovery import (
     sync_names,
 )
 from cordwood.storage.rewriting import Pace, no_pace
+from cordwood.storage.shared_log import SharedLog
+from cordwood.storage.shared_upkeep import expire_virtual, reclaim
 from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.staging import Share, ShareWriter
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.unused import UnusedPartition
 from cordwood.storage.verify import Progress, VerifyReport, verify_directory
+from cordwood.storage.virtual_log import AnyLog, VirtualLog, owner_of
 from cordwood.telemetry import CHAIN_LAG, INDEX_REBUILD_SECONDS, INDEX_REBUILDS, Telemetry
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME_MAX = 249
 #: What was staged this long ago belongs to a query that will not come back for it.
 ABANDONED_MS = 7 * 24 * 3_600_000
+#: The settings of the shared log itself. What is too large, or too old, its topics say.
+_SHARED_CONFIG = {
+    "cordwood.format": "shared",
+    "max.message.bytes": str(2**31 - 1),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
+
+
+def _check_not_shared_log(name: str, done: str) -> None:
+    if name == SHARED_TOPIC:
+        raise RecordRefused(f"{name} is the log of all topics with cordwood.storage=shared; it is not {done}")
 
 
 def check_topic_name(name: str) -> None:
     """Refuse a name that could lead out of the directory, or that Kafka would refuse.
 
+    A tenant's topic has its org behind the name, as ``orders@7``.
+
     Raises:
-        RecordRefused: If *name* is not 1 to 249 of ``a-z A-Z 0-9 . _ -``, or is ``.`` or ``..``.
+        RecordRefused: If *name* is not 1 to 249 of ``a-z A-Z 0-9 . _ -``, the org included, or is ``.`` or
+            ``..``, or what comes after an ``@`` is not the number of an org.
     """
-    if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
+    try:
+        plain, _ = tenancy.split(name)
+    except ValueError as error:
+        raise RecordRefused(f"topic name {name!r}: {error}") from None
+    if not _TOPIC_NAME.fullmatch(plain) or plain in {".", ".."} or len(name) > TOPIC_NAME_MAX:
         raise RecordRefused(f"topic name {name!r} must be 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'")
 
 
@@ -97,7 +128,7 @@ def check_format(config: TopicConfig) -> None:
     Raises:
         InvalidSetting: If there is one.
     """
-    if "compact" in config.cleanup_policy and not FORMATS[config.format].holds.keys:
+    if "compact" in config.cleanup_policy and not EVERY_FORMAT[config.format].holds.keys:
         expected = f"delete: records of format {config.format} have no keys"
         raise InvalidSetting("cleanup.policy", config.cleanup_policy, expected)
 
@@ -158,6 +189,8 @@ class DataDirectory:
         self._used = Condition(self._guard)
         self._clean_guard = Lock()
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
+        self._virtual: dict[tuple[str, int], VirtualLog] = {}
+        self._shared: SharedLog | None = None
         self._refused: dict[tuple[str, int], StorageError] = {}
         self._left_over = False
         self._closed = False
@@ -214,7 +247,7 @@ class DataDirectory:
             self.partition,
             lambda: self._catalogue.contents.topics,
             self.config_of,
-            FORMATS,
+            EVERY_FORMAT,
             self._check,
         )
         if not self._clean and not first_boot:
@@ -223,6 +256,7 @@ class DataDirectory:
             sync_names(files, self.path)
             finish_deletions(files, self.path, contents.topics, contents.deleted)
             self._open_all()
+            self._finish_shared_deletions()
             self._finish_publications()
 
     @contextlib.contextmanager
@@ -238,10 +272,23 @@ class DataDirectory:
         """Publish what a crash interrupted, before anyone can append; refuse partitions where that fails."""
         for key, error in self._publisher.finish_all().items():
             self._refused[key] = error
-            log = self._partitions.pop(key, None)
+            log = self._partitions.pop(key, None) or self._virtual.pop(key, None)
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
+
+    def _finish_shared_deletions(self) -> None:
+        """Say in the shared log which topics have ended, where a crash came before that."""
+        contents = self._catalogue.contents
+        gone = [
+            each for each in contents.deleted.values() if is_shared(each) and each.name not in contents.topics
+        ]
+        if gone:
+            try:
+                self._end_in_shared(gone)
+            except StorageError:
+                # As long as the shared log cannot be opened, nobody takes their records for another's.
+                self._left_over = True
 
     def _before_change(self) -> None:
         if self._clean:
@@ -254,7 +301,7 @@ class DataDirectory:
     def _open_all(self) -> None:
         """Open every partition there is; what cannot be opened is remembered and refused when asked for."""
         for entry in self._catalogue.contents.topics.values():
-            for partition in range(entry.partitions):
+            for partition in range(0 if is_shared(entry) else entry.partitions):
                 # One partition that cannot be opened must not take the others with it.
                 with contextlib.suppress(StorageError):
                     self.find_partition(entry.name, partition)
@@ -279,29 +326,61 @@ class DataDirectory:
             ConfigError: If a setting is unknown or its value does not fit.
             DiskFull: Nothing was created.
         """
+        (entry,) = self.create_topics([self.new_topic(name, topic_id, partitions, config)])
+        return entry
+
+    def new_topic(self, name: str, topic_id: str, partitions: int, config: Mapping[str, str]) -> TopicEntry:
+        """Return what the catalogue would say of a new topic. Raises as `create_topic`; creates nothing."""
         check_topic_name(name)
-        entry = TopicEntry(name, topic_id, partitions, self.config_of(config).overrides())
+        _check_not_shared_log(name, "created")
+        settings = self.config_of(self._with_storage(name, config))
+        if settings.format == "shared":
+            raise InvalidSetting("cordwood.format", "shared", "batch: say cordwood.storage=shared")
+        return TopicEntry(name, topic_id, partitions, settings.overrides())
+
+    def create_topics(self, wanted: Sequence[TopicEntry]) -> list[TopicEntry]:
+        """Add topics to the catalogue with one sync, but for those that are there: return all as they are.
+
+        Durable on return.
+
+        Raises:
+            DiskFull: Nothing was created.
+        """
         with self._guard:
             self._check()
-            existing = self._catalogue.contents.topics.get(name)
-            if existing is not None:
-                return existing
-            self._before_change()
-            try:
-                self._clear_the_way(name)
-                self._catalogue.add([entry])
-            except OSError as error:
-                raise as_storage_error(error, f"creating topic {name}") from error
-        return entry
+            topics = self._catalogue.contents.topics
+            new: dict[str, Entry] = {}
+            if SHARED_TOPIC not in topics and any(map(is_shared, wanted)):
+                new[SHARED_TOPIC] = TopicEntry(SHARED_TOPIC, process.new_id(), 1, _SHARED_CONFIG)
+            for entry in wanted:
+                if entry.name not in topics:
+                    new.setdefault(entry.name, entry)
+            if new:
+                self._before_change()
+                try:
+                    for name in new:
+                        self._clear_the_way(name)
+                    self._catalogue.add(list(new.values()))
+                except OSError as error:
+                    raise as_storage_error(error, f"creating topic {wanted[0].name}") from error
+            return [topics[entry.name] for entry in wanted]
+
+    def _with_storage(self, name: str, config: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the settings of a new topic, among them where its records are kept, if that is not usual."""
+        default = self._opening.config.topic_defaults.storage
+        # The broker's own topics are compacted, or read by its own means.
+        if default == "own" or "cordwood.storage" in config or name.startswith("__"):
+            return config
+        return {**config, "cordwood.storage": default}
 
     def _clear_the_way(self, name: str) -> None:
         """Move away what is left of a deleted topic: records of a new one must never lie beside it."""
-        if self._files.exists(join(self.path, "topics", name)):
-            # The last one of that name: it is its directory, those before were moved.
-            for deleted in reversed(self._catalogue.contents.deleted.values()):
-                if deleted.name == name:
-                    discard_topic(self._files, self.path, deleted)
-                    return
+        deleted = self._catalogue.contents.deleted_names.get(name)
+        if deleted is not None and is_shared(deleted):
+            self._end_in_shared([deleted])
+        # The last one of that name: if there is a directory it is its, those before were moved.
+        if deleted is not None and self._files.exists(join(self.path, "topics", name)):
+            discard_topic(self._files, self.path, deleted)
 
     @property
     def surroundings(self) -> Surroundings:
@@ -313,6 +392,12 @@ class DataDirectory:
         """What is counted here."""
         return self._opening.telemetry
 
+    def virtual_topic(self, topic: str, partition: int) -> str:
+        """Return what a partition is called where it lies: in the shared log it is ``ORG-HASH-PARTITION``."""
+        entry = self._catalogue.contents.topics.get(topic)
+        shared = entry is not None and is_shared(entry)
+        return str(owner_of(topic, partition)) if shared else f"{topic}-{partition}"
+
     def topic_by_id(self, topic_id: str) -> TopicEntry | None:
         """Return the topic with this id, if there is one."""
         self._check()
@@ -323,8 +408,10 @@ class DataDirectory:
 
         Raises:
             UnknownTopic: If there is none of that name.
+            RecordRefused: If it is the shared log, which has the records of others.
             DiskFull: Nothing was removed.
         """
+        _check_not_shared_log(name, "deleted")
         with self._guard:
             self._check()
             entry = self._entry(name, 0)
@@ -333,8 +420,11 @@ class DataDirectory:
                 self._catalogue.add([DeletedEntry(entry.id)])
             except OSError as error:
                 raise as_storage_error(error, f"deleting topic {name}") from error
-            for key in [key for key in {*self._partitions, *self._refused} if key[0] == name]:
+            for key in [(name, partition) for partition in range(entry.partitions)]:
                 self._refused.pop(key, None)
+                virtual = self._virtual.pop(key, None)
+                if virtual is not None:
+                    virtual.close()
                 log = self._partitions.pop(key, None)
                 if log is not None:
                     self._around.changed.discard(log)
@@ -344,9 +434,19 @@ class DataDirectory:
                         log.close()
             self._used.notify_all()
             try:
-                discard_topic(self._files, self.path, entry)
-            except OSError:
+                if is_shared(entry):
+                    self._end_in_shared([entry])
+                else:
+                    discard_topic(self._files, self.path, entry)
+            except (OSError, StorageError):
                 self._left_over = True
+
+    def _end_in_shared(self, topics: Iterable[TopicEntry]) -> None:
+        """Let the partitions of deleted topics be no more in the shared log. Durable on return."""
+        owners = [
+            owner_of(entry.name, partition) for entry in topics for partition in range(entry.partitions)
+        ]
+        self._shared_log().end(owners)
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -360,6 +460,8 @@ class DataDirectory:
         """
         with self._guard:
             entry = self._entry(name, 0)
+            if partitions is not None and partitions != entry.partitions:
+                _check_not_shared_log(name, "given more partitions")
             if partitions is not None and partitions < entry.partitions:
                 raise InvalidSetting("partitions", partitions, f"no fewer than {entry.partitions}")
             settings = self.config_of(entry.config if config is None else config)
@@ -374,8 +476,9 @@ class DataDirectory:
                 self._catalogue.add([changed])
             except OSError as error:
                 raise as_storage_error(error, f"changing topic {name}") from error
-            for (topic, _), log in self._partitions.items():
-                if topic == name:
+            for partition in range(entry.partitions):
+                log = self.opened(name, partition)
+                if log is not None:
                     log.reconfigure(settings)
         return changed
 
@@ -405,7 +508,7 @@ class DataDirectory:
         check_format(config)
         return config
 
-    def partition(self, topic: str, partition: int) -> PartitionLog:
+    def partition(self, topic: str, partition: int) -> AnyLog:
         """Return the log of a partition to append to, made with its first use.
 
         Raises:
@@ -414,7 +517,7 @@ class DataDirectory:
             DiskFull: If there is no space to make it.
         """
         self._check()
-        log = self._partitions.get((topic, partition))
+        log = self.opened(topic, partition)
         if log is not None:
             return log
         with self._guard:
@@ -428,43 +531,54 @@ class DataDirectory:
                 self._used.notify_all()
             return log
 
+    def own_partition(self, topic: str, partition: int) -> PartitionLog:
+        """Do as `partition` does, for a topic that has files of its own."""
+        log = self.partition(topic, partition)
+        assert isinstance(log, PartitionLog), f"topic {topic} is in the shared log"
+        return log
+
     def free_bytes(self) -> int:
         """Return the bytes that can still be written."""
         return self._files.free_bytes(self.path)
 
-    def opened(self, topic: str, partition: int) -> PartitionLog | None:
+    def opened(self, topic: str, partition: int) -> AnyLog | None:
         """Return the log of a partition if it is open already. Never blocks."""
-        return self._partitions.get((topic, partition))
+        key = (topic, partition)
+        return self._partitions.get(key) or self._virtual.get(key)
 
-    def readable(self, topic: str, partition: int) -> PartitionLog | UnusedPartition:
+    def readable(self, topic: str, partition: int) -> AnyLog | UnusedPartition:
         """Return what there is to read of a partition, making nothing."""
         self._check()
-        log = self._partitions.get((topic, partition)) or self.find_partition(topic, partition)
+        log = self.opened(topic, partition) or self.find_partition(topic, partition)
         if log is None:
             entry = self._entry(topic, partition)
             first = self.config_of(entry.config).initial_offset
             return UnusedPartition(first, lambda: self._wait_for_use(topic, partition))
         return log
 
-    def _wait_for_use(self, topic: str, partition: int) -> PartitionLog:
+    def _wait_for_use(self, topic: str, partition: int) -> AnyLog:
         with self._used:
             while True:
                 self._check()
-                log = self._partitions.get((topic, partition))
+                log = self.opened(topic, partition)
                 if log is not None:
                     return log
                 self._entry(topic, partition)
                 self._used.wait()
 
-    def find_partition(self, topic: str, partition: int) -> PartitionLog | None:
+    def find_partition(self, topic: str, partition: int) -> AnyLog | None:
         """Return the log of a partition, None if it never had a record. Raises as `partition` does."""
         key = (topic, partition)
         with self._guard:
             self._check()
             if key in self._refused:
                 raise self._refused[key]
+            if key in self._virtual:
+                return self._virtual[key]
             if key not in self._partitions:
-                self._entry(topic, partition)
+                entry = self._entry(topic, partition)
+                if is_shared(entry):
+                    return self._open_virtual(entry, partition)
                 try:
                     log = self._open_partition(topic, partition)
                 except StorageError as error:
@@ -476,6 +590,25 @@ class DataDirectory:
                     return None
                 self._partitions[key] = log
             return self._partitions[key]
+
+    def _open_virtual(self, entry: TopicEntry, partition: int) -> VirtualLog:
+        """Return a partition in the shared log, known from now on."""
+        expiration_ms = self._around.producer_expiration_ms
+        config = self.config_of(entry.config)
+        log = VirtualLog(self._shared_log(), entry, partition, config, expiration_ms)
+        self._virtual[entry.name, partition] = log
+        return log
+
+    def _shared_log(self) -> SharedLog:
+        """Return the shared log, made with its first use. With the guard.
+
+        Raises:
+            StorageError: If it cannot be opened.
+        """
+        if self._shared is None:
+            log = self.own_partition(SHARED_TOPIC, 0)
+            self._shared = SharedLog(self._files, log, self._opening.clock.now_ms)
+        return self._shared
 
     def _entry(self, topic: str, partition: int) -> TopicEntry:
         entry = self._catalogue.contents.topics.get(topic)
@@ -493,7 +626,7 @@ class DataDirectory:
             return None
         quarantine = join(self.path, "quarantine")
         log, report = open_partition(
-            self._around, directory, quarantine, config, FORMATS[config.format].for_partition(partition)
+            self._around, directory, quarantine, config, EVERY_FORMAT[config.format].for_partition(partition)
         )
         self.reports.append(report)
         try:
@@ -509,7 +642,7 @@ class DataDirectory:
     def _create_partition(self, topic: str, partition: int) -> PartitionLog:
         entry = self._entry(topic, partition)
         config = self.config_of(entry.config)
-        format_ = FORMATS[config.format].for_partition(partition)
+        format_ = EVERY_FORMAT[config.format].for_partition(partition)
         self._before_change()
         state = new_state(
             topic,
@@ -564,15 +697,20 @@ class DataDirectory:
         Also notes hashes of sealed segments and removes abandoned shares. It may take long and holds nothing
         up: appends and reads go on.
         """
+        if SHARED_TOPIC in self.topics:
+            with self._guard:
+                self._shared_log()
         reports = [self.keep_up(log, force=force) for log in self.all_partitions()]
         hashed = sum(log.hash_sealed() for log in self.all_partitions())
         return replace(merged(reports), segments_hashed=hashed, shares_removed=self.collect_abandoned())
 
     def keep_up(
-        self, log: PartitionLog, *, needed_from: int | None = None, pace: Pace = no_pace, force: bool = False
+        self, log: AnyLog, *, needed_from: int | None = None, pace: Pace = no_pace, force: bool = False
     ) -> MaintenanceReport:
         """Do what policies ask for in one partition; see `maintenance.maintain_partition`."""
         self._check()
+        if isinstance(log, VirtualLog) or log is self._shared_partition():
+            return self._keep_up_shared(log, needed_from, pace)
         return maintain_partition(
             self._around,
             self.chains,
@@ -584,9 +722,40 @@ class DataDirectory:
             force=force,
         )
 
-    def expire(self, log: PartitionLog, *, needed_from: int | None = None) -> Expired | None:
+    def _shared_partition(self) -> PartitionLog | None:
+        return None if self._shared is None else self._shared.log
+
+    def _keep_up_shared(self, log: AnyLog, needed_from: int | None, pace: Pace) -> MaintenanceReport:
+        """Move where a partition starts; where *log* is the shared log, of all in it, and free space."""
+        with self._guard:
+            shared = self._shared_log()
+        now_ms = self._opening.clock.now_ms()
+        try:
+            if isinstance(log, VirtualLog):
+                return MaintenanceReport(expire_virtual(shared, [log], now_ms, needed_from))
+            expired = expire_virtual(shared, self._unwaited(), now_ms)
+            return MaintenanceReport(expired, reclaimed=reclaim(self._around, self.chains, shared, pace))
+        except LogClosed:
+            return MaintenanceReport()
+        except CordwoodError as error:
+            return MaintenanceReport(failures=(f"the shared log could not be kept up: {error}",))
+
+    def _unwaited(self) -> Iterator[VirtualLog]:
+        """Yield the partitions in the shared log whose retention waits for nobody."""
+        for entry in list(self.topics.values()):
+            if is_shared(entry) and not self.config_of(entry.config).retention_waits_for_groups:
+                for partition in range(entry.partitions):
+                    with contextlib.suppress(StorageError, UnknownTopic):
+                        log = self.find_partition(entry.name, partition)
+                        assert isinstance(log, VirtualLog)
+                        yield log
+
+    def expire(self, log: AnyLog, *, needed_from: int | None = None) -> Expired | None:
         """Let go of what retention no longer keeps in one partition; see `maintenance.expire_partition`."""
         self._check()
+        if isinstance(log, VirtualLog):
+            report = self._keep_up_shared(log, needed_from, no_pace)
+            return next(iter(report.expired), None)
         return expire_partition(self._around, self.chains, log, needed_from=needed_from)
 
     def verify(self, topic: str, progress: Progress) -> VerifyReport:
@@ -728,6 +897,10 @@ class DataDirectory:
 
     def _close_partitions(self) -> list[StorageError]:
         failures: list[StorageError] = []
+        for virtual in list(self._virtual.values()):
+            virtual.close()
+        if self._shared is not None:
+            self._shared.close()
         for log in self._partitions.values():
             try:
                 log.close()

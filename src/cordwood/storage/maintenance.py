@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, CorruptRange, LogClosed
@@ -36,6 +38,21 @@ class Expired:
         return sum(segment.size for segment in self.segments)
 
 
+class Reclaimed(NamedTuple):
+    """What freeing the space of dead frames in the shared log came to."""
+
+    segments: int = 0
+    bytes_freed: int = 0
+    records_dropped: int = 0
+
+    def plus(self, other: Reclaimed) -> Reclaimed:
+        """Return both together."""
+        return Reclaimed(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+NOTHING_RECLAIMED = Reclaimed()
+
+
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
     """What a pass of upkeep did. ``failures`` are sentences about partitions that it could not keep up."""
@@ -45,6 +62,7 @@ class MaintenanceReport:
     failures: tuple[str, ...] = ()
     segments_hashed: int = 0
     shares_removed: int = 0
+    reclaimed: Reclaimed = NOTHING_RECLAIMED
 
     @property
     def records_removed(self) -> int:
@@ -195,4 +213,5 @@ def merged(reports: list[MaintenanceReport]) -> MaintenanceReport:
         tuple(each for report in reports for each in report.expired),
         tuple(each for report in reports for each in report.compacted),
         tuple(each for report in reports for each in report.failures),
+        reclaimed=reduce(Reclaimed.plus, (report.reclaimed for report in reports), NOTHING_RECLAIMED),
     )

@@ -83,7 +83,7 @@ class Appended(NamedTuple):
     append_timestamp: int = -1
 
 
-class _Turn(NamedTuple):
+class Turn(NamedTuple):
     """What an append is given when its turn comes."""
 
     base_offset: int
@@ -273,7 +273,18 @@ class PartitionLog:
         append_timestamp = frames.max_timestamp if self._log_append_time else -1
         return Appended(at.base_offset, frames.next_offset, append_timestamp)
 
-    def _write(self, at: _Turn, frames: Encoded, stamp: ProducerStamp | None = None) -> None:
+    def append_made(self, make: Callable[[Turn], Encoded]) -> Appended:
+        """Append the frame that *make* makes when its turn comes, whole or not at all.
+
+        Raises as `append` does. What *make* raises is raised, and nothing was appended.
+        """
+        with self._lock:
+            at = self._begin(None)
+            frame = make(at)
+            self._write(at, frame)
+        return Appended(at.base_offset, frame.next_offset)
+
+    def _write(self, at: Turn, frames: Encoded, stamp: ProducerStamp | None = None) -> None:
         """Write frames, in a new segment if it is time for one, with the append lock held."""
         size = len(frames.data)
         if self._must_roll(size, at.now_ms):
@@ -376,7 +387,7 @@ class PartitionLog:
         room = segment_bytes - self._end.position + segment_bytes // 2
         return max(0, min(room, self.config.max_message_bytes))
 
-    def _begin(self, expected_offset: int | None) -> _Turn:
+    def _begin(self, expected_offset: int | None) -> Turn:
         """Return what the next append is given, with the append lock held."""
         clock = self._around.clock
         self._check_change()
@@ -384,9 +395,9 @@ class PartitionLog:
         if expected_offset is not None and expected_offset != base:
             raise UnexpectedOffset(expected_offset, base)
         now_ms = max(clock.now_ms(), self._last_assigned_ms)
-        return _Turn(base, self.state.leader_epoch, now_ms, clock.monotonic_ns())
+        return Turn(base, self.state.leader_epoch, now_ms, clock.monotonic_ns())
 
-    def _appended(self, turn: _Turn, next_offset: int, size: int) -> None:
+    def _appended(self, turn: Turn, next_offset: int, size: int) -> None:
         """Take note of an append that succeeded, with the append lock held."""
         self._last_assigned_ms = turn.now_ms
         if self._active.opened_ms < 0:
@@ -580,17 +591,17 @@ class PartitionLog:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
             CorruptRange: If the frame there is not what was written.
         """
-        return self._looked_up(lambda view: view.read(offset, max_bytes, self._end.next_offset, stop))
+        return self.looked_up(lambda view: view.read(offset, max_bytes, self._end.next_offset, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
-        return self._looked_up(lambda view: view.offset_at(timestamp))
+        return self.looked_up(lambda view: view.offset_at(timestamp))
 
     def newest(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record with the largest timestamp."""
-        return self._looked_up(lambda view: view.newest())
+        return self.looked_up(lambda view: view.newest())
 
-    def _looked_up(self, call: Callable[[View], Result]) -> Result:
+    def looked_up(self, call: Callable[[View], Result]) -> Result:
         """Return what *call* makes of the view; once more if that was replaced under it.
 
         A segment may be removed, cut or closed while it is read, which then looks like damage.

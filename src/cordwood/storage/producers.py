@@ -129,6 +129,11 @@ class Producers:
             elif kept != producer.batches:
                 self._known[producer.id] = msgspec.structs.replace(producer, batches=kept)
 
+    def is_newest(self, producer_id: int, base_offset: int) -> bool:
+        """Return whether the newest batch of a producer that is known begins at *base_offset*."""
+        known = self._known.get(producer_id)
+        return known is not None and known.batches[-1].base_offset == base_offset
+
     def known(self) -> tuple[Producer, ...]:
         """Return what is known, as it may be saved."""
         return tuple(self._known.values())

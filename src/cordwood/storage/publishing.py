@@ -31,7 +31,6 @@ from cordwood.formats.format import Format, ReceivedFrame
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.files import Files, join, parent
 from cordwood.storage.metadata import read_metadata, write_metadata
-from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.staging import (
     ADOPT_BYTES,
     Section,
@@ -45,6 +44,7 @@ from cordwood.storage.staging import (
     share_path,
 )
 from cordwood.storage.store import as_storage_error
+from cordwood.storage.virtual_log import AnyLog
 
 #: Space that must be left beside what is published, so that it cannot run out after the intent.
 SPACE_LEFT = 16 << 20
@@ -91,7 +91,7 @@ class Publisher:
         self,
         files: Files,
         data: str,
-        find: Callable[[str, int], PartitionLog],
+        find: Callable[[str, int], AnyLog],
         topics: Callable[[], Mapping[str, TopicEntry]],
         config_of: Callable[[Mapping[str, str]], TopicConfig],
         formats: Mapping[str, Format],
@@ -231,7 +231,7 @@ class Publisher:
 
     # --- after the intent -------------------------------------------------------------------------
 
-    def _append(self, query: str, intent: Intent, logs: Mapping[Target, PartitionLog]) -> None:
+    def _append(self, query: str, intent: Intent, logs: Mapping[Target, AnyLog]) -> None:
         """Append what is not there yet of a batch that has an intent. Durable on return."""
         for place in intent.places:
             target = Target(place.topic, place.topic_id, place.partition)
@@ -248,9 +248,7 @@ class Publisher:
                         offset += section.records
             log.commit()
 
-    def _append_section(
-        self, log: PartitionLog, path: str, share: Share, section: Section, offset: int
-    ) -> None:
+    def _append_section(self, log: AnyLog, path: str, share: Share, section: Section, offset: int) -> None:
         """Append the frames of a section that the log does not have yet; the section begins at *offset*."""
         end = offset + section.records
         if log.log_end_offset >= end:
@@ -369,7 +367,7 @@ def _check_holds(format_: Format, received: ReceivedFrame, config: TopicConfig) 
         )
 
 
-def _stuck(query: str, batch: int, logs: Iterable[PartitionLog], error: BaseException) -> LogFailed:
+def _stuck(query: str, batch: int, logs: Iterable[AnyLog], error: BaseException) -> LogFailed:
     """Let the partitions take nothing more: what comes next in them is promised to the batch."""
     reason = f"batch {batch} of {query} could not be published: {error}"
     for log in logs:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Event, Lock
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import CorruptRange, DirectoryRefused, LogClosed, MetadataDamaged, UnknownTopic
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import EVERY_FORMAT
 from cordwood.storage import identity
-from cordwood.storage.catalogue import Contents, TopicEntry, read_catalogue
+from cordwood.storage.catalogue import (
+    SHARED_TOPIC,
+    Contents,
+    TopicEntry,
+    catalogue_state,
+    is_shared,
+    read_catalogue,
+)
 from cordwood.storage.data_directory import partition_directory
 from cordwood.storage.files import Files
 from cordwood.storage.maintenance import Planned, plan_partition
@@ -29,12 +36,13 @@ from cordwood.storage.partition_state import (
     read_state,
     state_path,
 )
+from cordwood.storage.read_only_shared import ReadOnlyShared, ReadOnlyVirtual
 from cordwood.storage.reading import Bounds, index_frames
 from cordwood.storage.recovery import check_belongs, newest_mark, partition_exists, synced_bound
 from cordwood.storage.segment import SealedSegment, Segment, load_vouched, segment_path
 from cordwood.storage.swapping import SWAP_SUFFIX, swap_path
 from cordwood.storage.truncation import CUT_SUFFIX
-from cordwood.storage.view import Fetched, View
+from cordwood.storage.view import Fetched, Published, View
 
 Result = TypeVar("Result")
 #: How often what changes underneath is looked at again before that counts as damage.
@@ -42,19 +50,6 @@ _SETTLING_TRIES = 64
 _WHOLE_FILE = 1 << 62
 #: How often a follower looks at the mark of another process.
 FOLLOW_SECONDS = 0.02
-
-
-class Published(NamedTuple):
-    """Where a partition stood at one moment. ``epochs`` are (start offset, leader epoch), oldest first."""
-
-    log_start_offset: int
-    high_watermark: int
-    epochs: tuple[tuple[int, int], ...]
-
-    @property
-    def leader_epoch(self) -> int:
-        """How often the partition was truncated."""
-        return self.epochs[-1][1]
 
 
 class FollowedSegment(Segment):
@@ -113,7 +108,7 @@ class ReadOnlyPartition:
         self._open_files = open_files
         self._directory = directory
         self._entry = entry
-        self._format = FORMATS[topic_config(entry.config).format].for_partition(partition)
+        self._format = EVERY_FORMAT[topic_config(entry.config).format].for_partition(partition)
         self._frame_size_max = frame_size_max
         self._guard = Lock()
         self._furthest = (-1, Bound(0, 0, 0))
@@ -122,12 +117,12 @@ class ReadOnlyPartition:
     @property
     def log_start_offset(self) -> int:
         """The first offset that can be read."""
-        return self._view().state.log_start_offset
+        return self.view().state.log_start_offset
 
     @property
     def high_watermark(self) -> int:
         """The first offset after what the writer has published as synced."""
-        return self._view().high_watermark
+        return self.view().high_watermark
 
     log_end_offset = high_watermark
 
@@ -138,29 +133,29 @@ class ReadOnlyPartition:
 
     def plan_upkeep(self, config: TopicConfig, now_ms: int, *, force: bool = False) -> Planned:
         """Return what a pass of upkeep would do now; see `maintenance.plan_partition`."""
-        files, view = self._open_files.files, self._view()
+        files, view = self._open_files.files, self.view()
         return plan_partition(files, self._directory, view, config, now_ms, force=force)
 
     def published(self) -> Published:
         """Return where the partition stands, all of one moment."""
-        view = self._view()
+        view = self.view()
         state = view.state
         epochs = tuple((epoch.start_offset, epoch.epoch) for epoch in state.epochs)
         return Published(state.log_start_offset, view.high_watermark, epochs)
 
     def cuts(self, start: int, end: int, bytes_max: int) -> list[int]:
         """Return where [start, end) can be cut into pieces of at most about *bytes_max*; see `View.cuts`."""
-        if self._view().bytes_within(start, end) <= bytes_max:
+        if self.view().bytes_within(start, end) <= bytes_max:
             return []
-        return self._looked_up(lambda view: view.cuts(start, end, bytes_max))
+        return self.looked_up(lambda view: view.cuts(start, end, bytes_max))
 
     def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
         """Return whole frames from the one that holds *offset* on; see `View.read`."""
-        return self._looked_up(lambda view: view.read(offset, max_bytes, view.high_watermark, stop))
+        return self.looked_up(lambda view: view.read(offset, max_bytes, view.high_watermark, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after *timestamp*, exactly."""
-        return self._looked_up(lambda view: view.offset_at(timestamp))
+        return self.looked_up(lambda view: view.offset_at(timestamp))
 
     def wait_beyond(self, offset: int) -> int:
         """Wait until there is a record at or after *offset* to read, and return the high watermark.
@@ -177,26 +172,26 @@ class ReadOnlyPartition:
 
     def size(self) -> int:
         """Return the bytes of all segments, as far as they are published."""
-        view = self._view()
+        view = self.view()
         return sum(segment.info.size for segment in view.segments[:-1]) + view.position
 
-    def _looked_up(self, call: Callable[[View], Result]) -> Result:
+    def looked_up(self, call: Callable[[View], Result]) -> Result:
         """Return what *call* makes of what is published; again where that changed under it.
 
         A segment may be removed, cut or given its new file since the view was taken, which then looks like
         damage. And a file that was opened before its writer was killed may have been replaced: so what still
         looks damaged is looked at once more through files that are opened anew.
         """
-        view, fresh = self._view(), False
+        view, fresh = self.view(), False
         for _ in range(_SETTLING_TRIES):
             path = view.segments[-1].path
             try:
                 found = call(self._indexed(view))
                 if not self._swapped_since(view):
                     return found
-                view = self._view()
+                view = self.view()
             except CorruptRange:
-                now = self._view()
+                now = self.view()
                 same = now.state == view.state and now.position == view.position
                 if same and now.segments[-1].path == path:
                     if fresh:
@@ -204,7 +199,7 @@ class ReadOnlyPartition:
                     fresh = True
                     with self._guard:
                         self._known.clear()
-                    now = self._view()
+                    now = self.view()
                 view = now
         return call(self._indexed(view))
 
@@ -229,7 +224,7 @@ class ReadOnlyPartition:
             last.catch_up(view.bounds(len(view.segments) - 1))
         return view
 
-    def _view(self) -> View:
+    def view(self) -> View:
         """Return what is published now, or nothing yet where the writer has not made the partition."""
         if self._closed.is_set():
             raise LogClosed(f"{self._directory} is closed")
@@ -311,6 +306,10 @@ class ReadOnlyPartition:
         return View(state, (nothing,), 0, first, self._frame_size_max)
 
 
+#: A partition to read, whether it has files of its own or not.
+AnyReadOnly = ReadOnlyPartition | ReadOnlyVirtual
+
+
 class ReadOnlyDirectory:
     """A data directory opened to read, beside whoever writes it. Any number of threads."""
 
@@ -334,20 +333,29 @@ class ReadOnlyDirectory:
         self._config = config
         self._open_files = OpenFiles(files, mapped=mapped, indexes_max=config.index_cache_segments)
         self._verify = verify
-        self._partitions: dict[tuple[str, int], ReadOnlyPartition] = {}
+        self._partitions: dict[tuple[str, int], AnyReadOnly] = {}
+        self._shared: ReadOnlyShared | None = None
+        self._known_topics: tuple[object, Mapping[str, TopicEntry]] | None = None
         self._closed = Event()
 
     @property
     def topics(self) -> Mapping[str, TopicEntry]:
         """The topics there are now, by name."""
         self._check()
-        return Contents(read_catalogue(self._files, self.path)[0].entries).topics
+        # There may be very many, and who asks for one after the other must not read them all each time.
+        # Nothing is ever added without a change of size, and what a crash took was never marked.
+        state = catalogue_state(self._files, self.path)
+        known = self._known_topics
+        if known is None or known[0] != state:
+            contents = Contents(read_catalogue(self._files, self.path)[0].entries)
+            known = self._known_topics = state, contents.topics
+        return known[1]
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself."""
         return topic_config(overrides, self._config)
 
-    def readable(self, topic: str, partition: int, entry: TopicEntry | None = None) -> ReadOnlyPartition:
+    def readable(self, topic: str, partition: int, entry: TopicEntry | None = None) -> AnyReadOnly:
         """Return a partition to read: the one of *entry*, if the caller just looked the topic up.
 
         Raises:
@@ -359,6 +367,10 @@ class ReadOnlyDirectory:
             entry = entry or self.topics.get(topic)
             if entry is None or not 0 <= partition < entry.partitions:
                 raise UnknownTopic(f"there is no partition {partition} of a topic {topic}")
+            if is_shared(entry):
+                virtual = ReadOnlyVirtual(self.shared(), entry, partition, self.config_of(entry.config))
+                self._partitions[topic, partition] = virtual
+                return virtual
             directory = partition_directory(self.path, topic, partition)
             size_max = topic_config(entry.config, self._config).stored_bytes_max
             found = ReadOnlyPartition(
@@ -366,6 +378,18 @@ class ReadOnlyDirectory:
             )
             self._partitions[topic, partition] = found
         return found
+
+    def shared(self) -> ReadOnlyShared:
+        """Return the shared log.
+
+        Raises:
+            UnknownTopic: If no topic was ever kept in it.
+        """
+        if self._shared is None:
+            log = self.readable(SHARED_TOPIC, 0)
+            assert isinstance(log, ReadOnlyPartition)
+            self._shared = ReadOnlyShared(self._files, log)
+        return self._shared
 
     def close(self) -> None:
         """Let go. Idempotent."""

@@ -301,7 +301,12 @@ def _next_sound(segment: Segment, damage: CorruptRange, bounds: Bounds) -> tuple
         if size is None or damage.position + size >= bounds.end:
             return None
         position = damage.position + size
-        data = segment.read_at(position, min(bounds.size_max, bounds.end - position))
+        # No more than the one frame: the limit for frames may be that of the largest there could be.
+        head = segment.read_at(position, header_size)
+        size = segment.format.frame_size(head) if len(head) == header_size else None
+        if size is None:
+            return None
+        data = segment.read_at(position, min(size, bounds.size_max, bounds.end - position))
         table = _scan(segment, data, position, damage.offset + 1, replace(bounds, dense=False))
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Rebuilding indexes: every ``.idx`` and ``.timeidx`` as the log gives it, byte for byte.
+"""Rebuilding indexes: every ``.idx``, ``.timeidx`` and ``.oidx`` as the log gives it, byte for byte.
 
 What takes long is reading the logs, and that needs no lock: `build_indexes` reads one segment, compares, and
 stages what differs in ``tmp/``, synced, here or in any process that sees the files. Whoever holds the
@@ -7,7 +7,8 @@ derived, so a crash on the way leaves old ones and new ones, each of use or rebu
 still staged is removed at the next open, as any spool is.
 
 The index of an active segment is in order once the directory is open, because opening rebuilds it where the
-mark does not vouch for it. So it is only looked at: before, for the report, and after, for what it says.
+mark does not vouch for it. So it is only looked at: before, for the report, and after, for what it says. No
+mark vouches for an ``.oidx``, so that one is put in place whatever segment it is of.
 """
 
 from __future__ import annotations
@@ -21,16 +22,25 @@ import google_crc32c
 import msgspec
 
 from cordwood import process
-from cordwood.errors import CordwoodError, DirectoryRefused, MetadataDamaged, StorageError, UnknownTopic
-from cordwood.formats.registry import FORMATS
+from cordwood.errors import (
+    CordwoodError,
+    CorruptRange,
+    DirectoryRefused,
+    MetadataDamaged,
+    StorageError,
+    UnknownTopic,
+)
+from cordwood.formats.registry import EVERY_FORMAT
+from cordwood.storage.catalogue import SHARED_TOPIC, is_shared
 from cordwood.storage.data_directory import DataDirectory, Opening, partition_directory
 from cordwood.storage.files import Files, join, parent, read_file, write_all
 from cordwood.storage.mark import read_marks
 from cordwood.storage.open_files import OpenFiles
 from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import Bound, SealedInfo, active_info, mark_path, read_state
-from cordwood.storage.reading import Bounds, index_frames
+from cordwood.storage.reading import REINDEX_WINDOW_BYTES, Bounds, note_frames, walk
 from cordwood.storage.recovery import newest_mark
+from cordwood.storage.reindex_owners import OwnerBuilder, unsound_indexes
 from cordwood.storage.segment import Segment, segment_path
 from cordwood.storage.store import as_storage_error
 from cordwood.storage.view import bounds_of
@@ -38,7 +48,10 @@ from cordwood.storage.view import bounds_of
 Reason: TypeAlias = Literal["missing", "wrong"]
 _MISSING: Reason = "missing"
 _WRONG: Reason = "wrong"
-SUFFIXES = ("idx", "timeidx")
+SUFFIXES = ("idx", "timeidx", "oidx")
+#: Those that ``partition.json``, or the mark, has the checksums of.
+_VOUCHED = 2
+_SHARED = "shared"
 #: What is called so in ``tmp/`` and was left there goes when the directory is opened next.
 _STAGED = ".spool"
 
@@ -99,7 +112,10 @@ class BuiltIndex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SegmentBuilt:
-    """The two indexes of a segment, by the order of `SUFFIXES`, or why there are none."""
+    """The indexes of a segment, by the order of `SUFFIXES`, or why there are none.
+
+    Only the shared log has the last one.
+    """
 
     indexes: tuple[BuiltIndex, ...] = ()
     damage: Damaged | None = None
@@ -117,17 +133,47 @@ def build_indexes(files: Files, work: SegmentWork) -> SegmentBuilt:
     Raises:
         DiskFull, StorageError: If that could not be written.
     """
-    format_ = FORMATS[work.format].for_partition(work.partition)
+    format_ = EVERY_FORMAT[work.format].for_partition(work.partition)
     segment = Segment(OpenFiles(files, mapped=False), work.directory, work.info, format_)
     index, times = segment.new_indexes()
-    damage = index_frames(segment, work.bounds, index, times, (work.info.base, 0))
-    if damage is not None:
-        return SegmentBuilt(damage=Damaged(damage.path, damage.position, damage.reason))
+    staged = _staged_path(work.data)
+    with contextlib.ExitStack() as stack:
+        owners = None
+        if work.format == _SHARED:
+            owners = OwnerBuilder(files, work.path("oidx"), work.info.base, staged)
+            stack.callback(owners.close)
+        try:
+            for found in walk(segment, work.bounds, (work.info.base, 0), REINDEX_WINDOW_BYTES, None):
+                if isinstance(found, CorruptRange):
+                    if owners is not None:
+                        owners.discard()
+                    return SegmentBuilt(damage=Damaged(found.path, found.position, found.reason))
+                note_frames(index, times, found.table, found.position)
+                if owners is not None:
+                    owners.add(found)
+            by_owner = () if owners is None else (_owner_index(work, owners, staged),)
+        except OSError as error:
+            if owners is not None:
+                owners.discard()
+            raise as_storage_error(error, "staging an index") from error
     # Where the sidecar is the index there is none to rebuild: it is as authoritative as the log.
     by_offset = BuiltIndex(0)
     if segment.has_sparse_index:
         by_offset = _compared(files, work, "idx", bytes(index.entries))
-    return SegmentBuilt((by_offset, _compared(files, work, "timeidx", bytes(times.entries))))
+    by_time = _compared(files, work, "timeidx", bytes(times.entries))
+    return SegmentBuilt((by_offset, by_time, *by_owner))
+
+
+def _owner_index(work: SegmentWork, owners: OwnerBuilder, staged: str) -> BuiltIndex:
+    """Return what became of the index of owners, now that all frames have passed."""
+    owners.finish()
+    if not owners.staged:
+        return BuiltIndex(owners.crc32c)
+    reason: Reason | None = _WRONG if owners.there else _MISSING
+    if not work.sealed and owners.there and not owners.differs:
+        # The last entries of an active segment need not be written yet.
+        reason = None
+    return BuiltIndex(owners.crc32c, reason, staged)
 
 
 def _compared(files: Files, work: SegmentWork, suffix: str, entries: bytes) -> BuiltIndex:
@@ -148,10 +194,14 @@ def _compared(files: Files, work: SegmentWork, suffix: str, entries: bytes) -> B
     return BuiltIndex(crc32c, reason, _stage(files, work.data, entries))
 
 
+def _staged_path(data: str) -> str:
+    # The name is not the segment's: two attempts at one task may be here at the same time.
+    return join(data, "tmp", process.new_id() + _STAGED)
+
+
 def _stage(files: Files, data: str, entries: bytes) -> str:
     """Write *entries* to a new file in ``tmp/``, synced, and return its path."""
-    # The name is not the segment's: two attempts at one task may be here at the same time.
-    path = join(data, "tmp", process.new_id() + _STAGED)
+    path = _staged_path(data)
     try:
         files.make_directories(parent(path))
         with contextlib.closing(files.open(path, "create")) as file:
@@ -212,10 +262,13 @@ class _Reindexing:
         topics = self._directory.topics
         if topic is not None and topic not in topics:
             raise UnknownTopic(f"there is no topic {topic}")
+        if topic is not None and is_shared(topics[topic]):
+            topic = SHARED_TOPIC
         work: list[SegmentWork] = []
         for name in sorted(topics) if topic is None else [topic]:
             self._topics += 1
-            for number in range(topics[name].partitions):
+            # A topic in the shared log has no files of its own.
+            for number in range(0 if is_shared(topics[name]) else topics[name].partitions):
                 log = self._opened(name, number)
                 if log is not None:
                     self._logs[log.directory] = log
@@ -225,7 +278,9 @@ class _Reindexing:
 
     def _opened(self, topic: str, partition: int) -> PartitionLog | None:
         try:
-            return self._directory.find_partition(topic, partition)
+            log = self._directory.find_partition(topic, partition)
+            assert log is None or isinstance(log, PartitionLog)
+            return log
         except DirectoryRefused:
             raise
         except MetadataDamaged as error:
@@ -244,7 +299,7 @@ class _Reindexing:
                 if index.staged is not None:
                     self._files.unlink(index.staged)
             return
-        for suffix, index in zip(SUFFIXES, built.indexes, strict=True):
+        for suffix, index in zip(SUFFIXES, built.indexes, strict=False):
             path = work.path(suffix)
             if index.staged is not None:
                 self._replace(work, path, index.crc32c, index.staged)
@@ -256,7 +311,7 @@ class _Reindexing:
         """Rename what was staged into place, if the segment is what it was and so is the file."""
         log = self._logs[work.directory]
         with log.held():
-            if work.info not in log.state.sealed:
+            if work.info not in (*log.state.sealed, _active(log)):
                 raise StorageError(f"{work.path('log')} changed while it was indexed; run it again")
             if google_crc32c.value(read_file(self._files, staged)) != crc32c:
                 raise StorageError(f"{staged} is not what was staged there; run it again")
@@ -282,8 +337,7 @@ class _Reindexing:
 
 def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
     """Return the segments of a partition, the active one as far as it is written."""
-    state = log.state
-    active = active_info(state, Bound(state.active_base, log.active_size, log.log_end_offset))
+    state, active = log.state, _active(log)
     return [
         SegmentWork(
             data,
@@ -298,13 +352,19 @@ def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
     ]
 
 
+def _active(log: PartitionLog) -> SealedInfo:
+    """Return what is to be said of the active segment as far as it is written."""
+    return active_info(log.state, Bound(log.state.active_base, log.active_size, log.log_end_offset))
+
+
 def _contradiction(work: SegmentWork, built: SegmentBuilt) -> Damaged | None:
     """Return what is wrong if metadata vouch for another index than the log gives: one of them is damaged."""
-    found = tuple(index.crc32c for index in built.indexes)
+    indexes = built.indexes[:_VOUCHED]
+    found = tuple(index.crc32c for index in indexes)
     if work.sealed:
         vouched = found == (work.info.index_crc32c, work.info.time_index_crc32c)
     else:
-        vouched = all(index.reason is None for index in built.indexes)
+        vouched = all(index.reason is None for index in indexes)
     if vouched:
         return None
     source = "partition.json" if work.sealed else "the mark"
@@ -312,19 +372,23 @@ def _contradiction(work: SegmentWork, built: SegmentBuilt) -> Damaged | None:
 
 
 def _active_indexes(files: Files, data: str, topic: str | None) -> dict[str, Reason]:
-    """Return the index files of active segments that do not hold what the mark vouches for, and why.
+    """Return the index files that opening sets right: of active segments, and of the shared log; and why.
 
     Nothing is locked: if a writer is at work, this is of no use, and opening the directory says so.
     """
     found: dict[str, Reason] = {}
     with contextlib.suppress(OSError):
         names = files.list(join(data, "topics"))
-        for name in names if topic is None else [name for name in names if name == topic]:
+        # A topic that has no files of its own may be in the shared log.
+        for name in names if topic is None else [name for name in names if name in (topic, SHARED_TOPIC)]:
             path = join(data, "topics", name)
             for partition in files.list(path) if files.is_directory(path) else []:
                 # What cannot be read is what opening it will refuse.
                 with contextlib.suppress(CordwoodError, OSError, msgspec.MsgspecError):
                     found |= _active_index(files, join(path, partition))
+                    if name == SHARED_TOPIC:
+                        unsound = unsound_indexes(files, join(path, partition))
+                        found |= {at: _WRONG if there else _MISSING for at, there in unsound.items()}
     return found
 
 
@@ -335,7 +399,7 @@ def _active_index(files: Files, directory: str) -> dict[str, Reason]:
         return {}
     vouched = ((mark.index_entries, mark.index_crc), (mark.time_index_entries, mark.time_index_crc))
     found: dict[str, Reason] = {}
-    for suffix, (entries, crc32c) in zip(SUFFIXES, vouched, strict=True):
+    for suffix, (entries, crc32c) in zip(SUFFIXES[:_VOUCHED], vouched, strict=True):
         path = segment_path(directory, mark.base, suffix)
         there = read_file(files, path) if files.exists(path) else None
         if google_crc32c.value((there or b"")[: entries * 16]) != crc32c:

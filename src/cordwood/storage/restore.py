@@ -19,15 +19,17 @@ from cordwood.storage import identity
 from cordwood.storage.backup_evidence import bring_checkpoints
 from cordwood.storage.backup_moving import STAGING_PREFIX, BackupReport, Moving, Progress, Transfer
 from cordwood.storage.backup_record import read_record
-from cordwood.storage.catalogue import TopicEntry
+from cordwood.storage.catalogue import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.storage.checkpoints import signed_up_to
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.deletion import remove_tree
 from cordwood.storage.files import Files, parent
 from cordwood.storage.metadata import write_metadata
+from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.partition_state import Bound, Cut, PartitionState, truncated_state
 from cordwood.storage.posix_files import PosixFiles
 from cordwood.storage.read_only import ReadOnlyDirectory
+from cordwood.storage.shared_log import SharedLog
 from cordwood.storage.store import as_storage_error
 
 #: What the directory is called until all of it is there.
@@ -152,6 +154,11 @@ def _ends(transfer: Transfer, point: Point, force: bool) -> dict[Place, int]:
             entry = topics.get(topic)
             if entry is None or not 0 <= partition < entry.partitions:
                 raise UnknownTopic(f"the backup has no partition {partition} of a topic {topic}")
+            if is_shared(entry):
+                raise DirectoryRefused(
+                    f"topic {topic} is in the shared log, which is restored up to one point for all that are "
+                    f"in it: give a time, or an id as the offset of partition 0 of {SHARED_TOPIC}"
+                )
             found = directory.readable(topic, partition, entry).published()
             if not found.log_start_offset <= offset <= found.high_watermark:
                 error = OffsetOutOfRange(offset, found.log_start_offset, found.high_watermark)
@@ -170,7 +177,8 @@ def _cut_by_time(
 ) -> None:
     """Have every partition end before its first record at or after a time, or earlier."""
     for name, entry in topics.items():
-        for partition in range(entry.partitions) if not name.startswith(STAGING_PREFIX) else ():
+        apart = is_shared(entry) or name.startswith(STAGING_PREFIX)
+        for partition in range(0 if apart else entry.partitions):
             first = directory.readable(name, partition, entry).offset_at(time_ms)
             if first is not None:
                 ends[name, partition] = min(first[0], ends.get((name, partition), first[0]))
@@ -236,9 +244,13 @@ def _cut(transfer: Transfer, brought: BackupReport, ends: Mapping[Place, int], u
     with contextlib.closing(DataDirectory(opening)) as directory:
         for record in brought.partitions:
             log = directory.partition(record.topic, record.partition)
+            assert isinstance(log, PartitionLog)
             before = log.log_end_offset
             end = min(ends.get((record.topic, record.partition), before), before)
-            log.truncate(end)
+            if record.topic == SHARED_TOPIC:
+                _truncate_shared(transfer, log, end)
+            else:
+                log.truncate(end)
             partitions.append(
                 RestoredPartition(record.topic, record.partition, log.log_start_offset, end, before - end)
             )
@@ -252,3 +264,19 @@ def _cut(transfer: Transfer, brought: BackupReport, ends: Mapping[Place, int], u
         brought.copied_bytes,
         tuple(partitions),
     )
+
+
+def _truncate_shared(transfer: Transfer, log: PartitionLog, end: int) -> None:
+    """Truncate the shared log at the id *end*, and leave its indexes complete.
+
+    A topic may have been deleted and created anew after that point. What is left is the deleted one's then,
+    and what said so was cut off: so it is said again.
+    """
+    now_ms = transfer.clock.now_ms
+    whole = SharedLog(transfer.files, log, now_ms)
+    born = {part.owner: part.born_id for part in whole.topics}
+    whole.close()
+    log.truncate(end)
+    shared = SharedLog(transfer.files, log, now_ms)
+    shared.end([part.owner for part in shared.topics if born.get(part.owner, end) >= end])
+    shared.close()

@@ -44,7 +44,7 @@ def expired_segments(
     total = active_bytes + sum(info.size for info in sealed)
     found: list[Expiry] = []
     for info in sealed:
-        reason = _reason(info, total, config, now_ms)
+        reason = lapse_reason(newest_ms(info), info.size, total, config, now_ms)
         needed = needed_from is not None and info.next_offset > needed_from
         if reason is None or needed or info.next_offset > high_watermark:
             break
@@ -53,14 +53,16 @@ def expired_segments(
     return found
 
 
-def _reason(info: SealedInfo, total_bytes: int, config: TopicConfig, now_ms: int) -> str | None:
-    if config.retention_ms >= 0:
-        newest = newest_ms(info)
-        # Nobody knows how old a segment is that has no times at all.
-        if newest != NO_TIMESTAMP and now_ms - newest > config.retention_ms:
-            return f"its newest record is {now_ms - newest} ms old, and retention.ms is {config.retention_ms}"
-    if config.retention_bytes >= 0 and total_bytes - info.size >= config.retention_bytes:
-        left = total_bytes - info.size
+def lapse_reason(newest: int, size: int, total_bytes: int, config: TopicConfig, now_ms: int) -> str | None:
+    """Return why something is no longer kept, None if it is.
+
+    It takes *size* of *total_bytes*, and the newest record in it is of *newest*.
+    """
+    # Nobody knows how old something is that has no times at all.
+    if config.retention_ms >= 0 and newest != NO_TIMESTAMP and now_ms - newest > config.retention_ms:
+        return f"its newest record is {now_ms - newest} ms old, and retention.ms is {config.retention_ms}"
+    if config.retention_bytes >= 0 and total_bytes - size >= config.retention_bytes:
+        left = total_bytes - size
         return f"{left} bytes remain without it, and retention.bytes is {config.retention_bytes}"
     return None
 

@@ -123,6 +123,33 @@ def rewrite(work: Rewriting, old: tuple[Segment, ...], keys: Superseding, target
     return Rewritten(info, output.dropped, output.tombstones_dropped, output.has_tombstones)
 
 
+def rewrite_whole(
+    work: Rewriting, old: tuple[Segment, ...], stays: Callable[[int], bool], target: Target
+) -> Rewritten:
+    """Write the segment that takes the place of *old*: the frames whose base offset *stays*, each as it is.
+
+    The last frame stays in any case, as in `rewrite`, which this is like otherwise.
+    """
+    infos = tuple(segment.info for segment in old)
+    path = target("log")
+    with contextlib.suppress(FileNotFoundError):
+        work.files.unlink(path)
+    with contextlib.closing(work.files.open(path, "create")) as file:
+        output = _Output(file, work.pace, None, infos[0].base)
+        for segment in old:
+            for window in work.windows(segment):
+                table, data = window.table, memoryview(window.data)
+                for frame in range(len(table)):
+                    after = table.position(frame + 1) if frame + 1 < len(table) else table.end
+                    is_last = segment is old[-1] and window.position + after == segment.info.size
+                    if is_last or stays(table.base_offset(frame)):
+                        output.put(data[table.position(frame) : after])
+                    else:
+                        output.dropped += table.record_count(frame)
+        file.sync()
+    return Rewritten(_index(work, infos, output, target), output.dropped, 0, has_tombstones=False)
+
+
 def _index(work: Rewriting, infos: tuple[SealedInfo, ...], output: _Output, target: Target) -> SealedInfo:
     """Return what is to be said of the new segment, having read what was written and indexed it."""
     info = SealedInfo(

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood import process
 from cordwood.config import TopicConfig
 from cordwood.errors import UnknownTopic
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import EVERY_FORMAT
 from cordwood.storage.cleaner_checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.compaction import CompactionPlan, group_segments, plan_compaction
 from cordwood.storage.compactor import CompactionReport, put_in_place, rewriting_of
@@ -80,7 +80,8 @@ def compact_staged(opening: Opening, topic: str, run: Run, *, force: bool = Fals
         due = [
             each
             for log in found
-            if log is not None and (each := _plan(directory, log, now_ms, force=force)) is not None
+            if isinstance(log, PartitionLog)
+            and (each := _plan(directory, log, now_ms, force=force)) is not None
         ]
         try:
             done = iter(run([work for each in due for work in each.groups]))
@@ -96,7 +97,7 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
         CorruptRange: If a segment is damaged.
         OSError: If it could not be written.
     """
-    format_ = FORMATS[work.config.format].for_partition(work.state.partition)
+    format_ = EVERY_FORMAT[work.config.format].for_partition(work.state.partition)
     open_files = OpenFiles(files, mapped=False)
     segments = tuple(Segment(open_files, work.directory, info, format_) for info in work.infos)
     staged = join(work.data, "tmp", process.new_id())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from cordwood.formats.registry import FORMATS
+from cordwood.formats.registry import EVERY_FORMAT
 from cordwood.kernels import Buffer
 from cordwood.storage.files import Files, os_error, write_all
 from cordwood.storage.partition_state import Cut, PartitionState, truncated_state, write_state
@@ -27,7 +27,7 @@ from cordwood.storage.segment import (
 
 COPY_BYTES = 8 << 20
 #: Every file a segment has. The log goes last, so that what is left of a half-removed one can be told.
-SUFFIXES = ("idx", "timeidx", "sum", "index", "log")
+SUFFIXES = ("idx", "timeidx", "oidx", "sum", "index", "log")
 #: Those that some formats have beside the log, as authoritative as it is.
 SIDECAR_SUFFIXES = ("sum", "index")
 #: The file that is to become ``<base>.log`` once the truncation is committed.
@@ -108,7 +108,7 @@ def finish_cut(files: Files, directory: str, state: PartitionState) -> Partition
     assert state.truncating is not None
     end = state.truncating.end
     segments = segments_directory(directory)
-    sidecar = FORMATS[state.record_format].sidecar
+    sidecar = EVERY_FORMAT[state.record_format].sidecar
     ends = {"log": end.position}
     if sidecar is not None:
         ends[sidecar.suffix] = sidecar_end(sidecar, end.base, end.next_offset)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cordwood.errors import OffsetOutOfRange
-from cordwood.storage.partition_log import PartitionLog
 from cordwood.storage.view import Fetched
+from cordwood.storage.virtual_log import AnyLog
 
 
 class UnusedPartition:
     """What a reader finds where nobody has appended yet: an empty log at its first offset."""
 
-    def __init__(self, first_offset: int, wait_for_use: Callable[[], PartitionLog]) -> None:
+    def __init__(self, first_offset: int, wait_for_use: Callable[[], AnyLog]) -> None:
         self.log_start_offset = self.high_watermark = self.log_end_offset = first_offset
         self._wait_for_use = wait_for_use
 

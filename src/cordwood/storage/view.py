@@ -24,6 +24,19 @@ class Fetched(NamedTuple):
     log_start_offset: int
 
 
+class Published(NamedTuple):
+    """Where a partition stood at one moment. ``epochs`` are (start offset, leader epoch), oldest first."""
+
+    log_start_offset: int
+    high_watermark: int
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def leader_epoch(self) -> int:
+        """How often the partition was truncated."""
+        return self.epochs[-1][1]
+
+
 class View(NamedTuple):
     """The segments there are and where the last one stops for readers. Never changed, only replaced."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 
-from cordwood.broker.topics import is_internal
+from cordwood.broker.topics import Topic, is_internal
 from cordwood.errors import LogClosed, UnknownTopic
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.cluster import (
@@ -27,7 +27,6 @@ from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
-from cordwood.storage.catalogue import TopicEntry
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_A_PAGE_MAX = 2000
@@ -47,7 +46,7 @@ def describe_cluster(context: Context, exchange: Exchange) -> None:
     asked = request.include_cluster_authorized_operations
     exchange.answer(
         DescribeClusterResponse(
-            cluster_id=context.node.cluster_id,
+            cluster_id=context.tenant.cluster_id,
             controller_id=node_id,
             brokers=[DescribeClusterBroker(broker_id=node_id, host=where.host, port=where.port)],
             cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
@@ -59,7 +58,7 @@ def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
     """Describe topics in the order of their names, a page of partitions at a time."""
     request: DescribeTopicPartitionsRequest = exchange.request.body
     asked = {topic.name for topic in request.topics}
-    names = sorted(asked or context.node.topics.names())
+    names = sorted(asked) if asked else context.tenant.sorted_names()
     first = 0
     if request.cursor is not None:
         names = names[bisect.bisect_left(names, request.cursor.topic_name) :]
@@ -67,31 +66,31 @@ def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
     left = max(min(request.response_partition_limit, PARTITIONS_A_PAGE_MAX), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
-        entry = context.node.topics.find(name)
-        if entry is None:
+        topic = context.tenant.find(name)
+        if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             continue
         if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
-        first = min(max(first, 0), entry.partitions)
-        last = min(first + left, entry.partitions)
-        response.topics.append(_topic(context, entry, range(first, last)))
+        first = min(max(first, 0), topic.partitions)
+        last = min(first + left, topic.partitions)
+        response.topics.append(_topic(context, topic, range(first, last)))
         left -= last - first
-        if last < entry.partitions:
+        if last < topic.partitions:
             response.next_cursor = Cursor(topic_name=name, partition_index=last)
             break
         first = 0
     exchange.answer(response)
 
 
-def _topic(context: Context, entry: TopicEntry, partitions: range) -> DescribeTopicPartitionsResponseTopic:
+def _topic(context: Context, topic: Topic, partitions: range) -> DescribeTopicPartitionsResponseTopic:
     here = [context.config.node_id]
     return DescribeTopicPartitionsResponseTopic(
-        name=entry.name,
-        topic_id=context.node.topics.id_of(entry),
-        is_internal=is_internal(entry.name),
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=is_internal(topic.name),
         partitions=[
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
@@ -109,34 +108,44 @@ def _topic(context: Context, entry: TopicEntry, partitions: range) -> DescribeTo
 
 
 def describe_log_dirs(context: Context, exchange: Exchange) -> None:
-    """Say how large partitions are, and how much space is left."""
+    """Say how large partitions are, and how much space is left: to a tenant, of what it may store."""
     request: DescribeLogDirsRequest = exchange.request.body
-    topics, node = context.node.topics, context.node
+    tenant = context.tenant
     wanted = None if request.topics is None else {t.topic: set(t.partitions) for t in request.topics}
 
     def measure() -> DescribeLogDirsResponse:
-        entries = [topics.find(name) for name in (topics.names() if wanted is None else wanted)]
-        sizes: dict[tuple[str, int], int] = {}
-        for entry in entries:
+        result = DescribeLogDirsResult(log_dir=tenant.path)
+        stored = 0
+        for name in tenant.names() if wanted is None else wanted:
+            topic = tenant.find(name)
+            sizes: dict[int, int] = {}
             # A topic that is deleted meanwhile is left out.
             with contextlib.suppress(UnknownTopic, LogClosed):
-                sizes |= node.sizes([entry] if entry is not None else [])
-        found: dict[str, DescribeLogDirsTopic] = {}
-        for (name, partition), size in sizes.items():
-            if wanted is None or partition in wanted[name]:
-                topic = found.setdefault(name, DescribeLogDirsTopic(name=name))
-                topic.partitions.append(
-                    DescribeLogDirsPartition(partition_index=partition, partition_size=size)
-                )
-        free = node.free_bytes()
-        # In memory there is no end to it but that of the field.
-        total = min(free + sum(sizes.values()), (1 << 63) - 1)
-        result = DescribeLogDirsResult(
-            log_dir=node.path,
-            topics=list(found.values()),
-            total_bytes=total,
-            usable_bytes=free,
-        )
+                sizes = {} if topic is None else tenant.sizes(topic)
+            stored += sum(sizes.values())
+            partitions = [
+                DescribeLogDirsPartition(partition_index=partition, partition_size=size)
+                for partition, size in sizes.items()
+                if wanted is None or partition in wanted[name]
+            ]
+            if partitions:
+                result.topics.append(DescribeLogDirsTopic(name=name, partitions=partitions))
+        result.total_bytes, result.usable_bytes = _space(context, stored)
         return DescribeLogDirsResponse(results=[result])
 
     context.readers.run(exchange, measure, exchange.answer)
+
+
+def _space(context: Context, stored: int) -> tuple[int, int]:
+    """Return how much there is space for in all, and how much of it is left, -1 where that is not told.
+
+    How full the disk is says how much others have stored.
+    """
+    quota = context.quotas.stored
+    if quota is not None:
+        return quota.limit, max(quota.limit - stored, 0)
+    if context.tenant.is_one_of_many:
+        return -1, -1
+    free = context.tenant.free_bytes()
+    # In memory there is no end to it but that of the field.
+    return min(free + stored, (1 << 63) - 1), free

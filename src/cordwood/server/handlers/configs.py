@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cordwood.config import (
     BROKER_SETTINGS,
+    CREATION_SETTINGS,
     FIXED_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
@@ -69,10 +70,10 @@ def _described(
     context: Context, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_type == TOPIC:
-        entry = context.node.topics.find(resource.resource_name)
-        if entry is None:
+        topic = context.tenant.find(resource.resource_name)
+        if topic is None:
             raise UnknownTopic(f"there is no topic {resource.resource_name}")
-        listed = topic_settings(context.node.topics.config_of(entry), context.config)
+        listed = topic_settings(context.tenant.config_of(topic), context.config)
     elif resource.resource_type == BROKER and not resource.resource_name:
         # The settings that all brokers of a cluster were given together: there is no such place here.
         listed = []
@@ -104,7 +105,11 @@ def topic_settings(config: TopicConfig, broker: BrokerConfig) -> list[DescribeCo
         synonyms = []
         if setting.name in config.explicit:
             synonyms.append((setting.name, getattr(config, setting.attribute), SOURCE_TOPIC))
-        synonyms += _broker_synonyms(setting, broker, getattr(broker.topic_defaults, setting.attribute))
+        if setting.name in CREATION_SETTINGS:
+            # What the broker says is about topics that are created from now on.
+            synonyms.append((setting.name, setting.default, SOURCE_DEFAULT))
+        else:
+            synonyms += _broker_synonyms(setting, broker, getattr(broker.topic_defaults, setting.attribute))
         listed.append(_result(setting.name, setting, synonyms, read_only=setting.name in FIXED_SETTINGS))
     return listed
 
@@ -240,15 +245,15 @@ def _alter_one(
     context: Context, kind: int, name: str, change: Change, validate_only: bool
 ) -> AlterConfigsResourceResponse:
     response = AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
-    topics = context.node.topics
+    tenant = context.tenant
     try:
         if kind != TOPIC:
             raise ConfigError("resource", "settings of the broker are read when it starts")
-        entry = topics.find(name)
-        if entry is None:
+        topic = tenant.find(name)
+        if topic is None:
             raise UnknownTopic(f"there is no topic {name}")
-        settings = change(entry.config, topics.config_of(entry))
-        topics.alter(name, settings, validate_only=validate_only)
+        settings = change(topic.entry.config, tenant.config_of(topic))
+        tenant.alter(name, settings, validate_only=validate_only)
     except CordwoodError as error:
         response.error_code, response.error_message = _code(error), sentence_of(error)
     return response

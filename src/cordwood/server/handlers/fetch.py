@@ -43,9 +43,10 @@ class _Fetch:
         self._request: FetchRequest = exchange.request.body
         self._by_id = exchange.request.api_version >= BY_ID_FROM
         # Who may not be given as much as it waits for is given what it may.
-        self._min_bytes = min(
-            self._request.min_bytes, self._request.max_bytes, context.config.fetch_max_bytes
+        self._max_bytes = context.quotas.fetch_max(
+            min(self._request.max_bytes, context.config.fetch_max_bytes)
         )
+        self._min_bytes = min(self._request.min_bytes, self._max_bytes)
         self._wishes: list[Wanted] = []
         # For each partition of the request the number of its wish, None where the topic is not known.
         self._plan: list[list[int | None]] = []
@@ -70,7 +71,7 @@ class _Fetch:
             self._timer = self._context.loop.call_later(
                 request.max_wait_ms / 1000, self._exchange.attempt, self._expire
             )
-            nothing = self._context.node.peek(self._wishes)
+            nothing = self._context.tenant.peek(self._wishes)
             if nothing is not None:
                 self._consider(nothing)
                 return
@@ -78,21 +79,21 @@ class _Fetch:
 
     def _resolve(self) -> None:
         """Find the topics that the request names."""
-        topics = self._context.node.topics
+        tenant = self._context.tenant
         named: set[Place] = set()
         for topic in self._request.topics:
-            entry = topics.find_by_id(topic.topic_id) if self._by_id else topics.find(topic.name)
+            found = tenant.find_by_id(topic.topic_id) if self._by_id else tenant.find(topic.name)
             numbers: list[int | None] = []
             for part in topic.partitions:
-                if entry is None:
+                if found is None:
                     self._unknown = True
                     numbers.append(None)
                 else:
                     numbers.append(len(self._wishes))
                     # Named again, a partition gives nothing: it would be read as often as it is named.
-                    max_bytes = 0 if (entry.name, part.index) in named else part.max_bytes
-                    named.add((entry.name, part.index))
-                    self._wishes.append(Wanted(entry.name, part.index, part.fetch_offset, max_bytes))
+                    max_bytes = 0 if (found.key, part.index) in named else part.max_bytes
+                    named.add((found.key, part.index))
+                    self._wishes.append(Wanted(found.key, part.index, part.fetch_offset, max_bytes))
             self._plan.append(numbers)
 
     def _read(self) -> None:
@@ -105,10 +106,9 @@ class _Fetch:
     def _read_now(self) -> Haul:
         """Read as much as there is memory for now, in a thread: many may have waited for one since."""
         budget = self._context.budget
-        wanted = min(self._request.max_bytes, self._context.config.fetch_max_bytes)
-        limit = budget.reserve(wanted, BYTES_MIN)
+        limit = budget.reserve(self._max_bytes, BYTES_MIN)
         try:
-            haul = self._context.node.read(self._wishes, limit)
+            haul = self._context.tenant.read(self._wishes, min(limit, self._max_bytes))
         except BaseException:
             budget.release(limit)
             raise
@@ -162,14 +162,16 @@ class _Fetch:
         committed_only = self._request.isolation_level == READ_COMMITTED
         topics = []
         for topic, numbers in zip(self._request.topics, self._plan, strict=True):
-            gone = self._by_id and self._context.node.topics.find_by_id(topic.topic_id) is None
+            gone = self._by_id and self._context.tenant.find_by_id(topic.topic_id) is None
             partitions = []
             for part, number in zip(topic.partitions, numbers, strict=True):
                 # Of a topic that is gone nothing is told: another of its name may have been read.
                 got = None if gone or number is None else haul.each[number]
                 partitions.append(self._partition(part.index, got, committed_only))
             topics.append(FetchTopicResponse(topic.name, topic.topic_id, partitions))
-        self._exchange.answer(FetchResponse(0, ErrorCode.NONE, 0, topics))
+        throttle_ms = self._context.quotas.fetched(haul.size)
+        self._exchange.throttle(throttle_ms)
+        self._exchange.answer(FetchResponse(throttle_ms, ErrorCode.NONE, 0, topics))
 
     def _partition(self, index: int, got: Got | None, committed_only: bool) -> FetchPartitionResponse:
         if got is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from cordwood.broker.coordinator import Place
 from cordwood.broker.offsets_topic import TEXT_BYTES_MAX, Committed
+from cordwood.broker.topics import Topic
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -31,7 +32,6 @@ from cordwood.server.answers import code_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.groups import CODES, unavailable
-from cordwood.storage.catalogue import TopicEntry
 
 #: From this version on topics of a group's offsets go by id.
 BY_ID_FROM = 10
@@ -45,24 +45,24 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
     generation = request.generation_id_or_member_epoch
     error = unavailable(context, request.group_id)
     if error is None:
-        refusal = groups.coordinator.check_commit(
-            request.group_id, request.member_id, request.group_instance_id, generation, groups.now_ms()
+        refusal = groups.check_commit(
+            request.group_id, request.member_id, request.group_instance_id, generation
         )
         error = None if refusal is None else CODES[refusal]
     offsets: dict[Place, Committed] = {}
-    ids: dict[str, str] = {}
+    ids: dict[str, bytes] = {}
     topics = []
     for topic in request.topics:
-        entry = _entry(context, exchange, topic)
+        found = _find(context, exchange, topic)
         answers = []
         for part in topic.partitions:
-            code = error or _check(context, exchange, entry, part)
+            code = error or _check(context, exchange, found, part)
             answers.append(
                 OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=code)
             )
-            if code is ErrorCode.NONE and entry is not None:
-                ids[entry.name] = entry.id
-                offsets[entry.name, part.partition_index] = Committed(
+            if code is ErrorCode.NONE and found is not None:
+                ids[found.name] = found.id
+                offsets[found.name, part.partition_index] = Committed(
                     part.committed_offset,
                     part.committed_leader_epoch,
                     part.committed_metadata or "",
@@ -73,34 +73,38 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
 
     def stored(failure: Exception | None) -> None:
         if failure is None:
-            groups.coordinator.committed(request.group_id, offsets)
             # A topic that was deleted meanwhile takes its offsets with it.
-            groups.drop(request.group_id, [place for place in offsets if _gone(context, place[0], ids)])
+            gone = [place for place in offsets if _gone(context, place[0], ids)]
+            if gone:
+                groups.drop(request.group_id, gone)
         else:
             for partition in (part for topic in topics for part in topic.partitions):
                 partition.error_code = partition.error_code or _commit_code(failure)
         exchange.answer(response)
 
-    groups.store(groups.coordinator.rows_to_commit(request.group_id, offsets), stored)
+    if offsets:
+        groups.commit(request.group_id, offsets, stored)
+    else:
+        exchange.answer(response)
 
 
-def _gone(context: Context, topic: str, ids: Mapping[str, str]) -> bool:
-    entry = context.node.topics.find(topic)
-    return entry is None or entry.id != ids[topic]
+def _gone(context: Context, name: str, ids: Mapping[str, bytes]) -> bool:
+    topic = context.tenant.find(name)
+    return topic is None or topic.id != ids[name]
 
 
-def _entry(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> TopicEntry | None:
+def _find(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> Topic | None:
     if exchange.request.api_version >= BY_ID_FROM:
-        return context.node.topics.find_by_id(topic.topic_id)
-    return context.node.topics.find(topic.name)
+        return context.tenant.find_by_id(topic.topic_id)
+    return context.tenant.find(topic.name)
 
 
 def _check(
-    context: Context, exchange: Exchange, entry: TopicEntry | None, part: OffsetCommitRequestPartition
+    context: Context, exchange: Exchange, topic: Topic | None, part: OffsetCommitRequestPartition
 ) -> ErrorCode:
-    if entry is None and exchange.request.api_version >= BY_ID_FROM:
+    if topic is None and exchange.request.api_version >= BY_ID_FROM:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    if entry is None or not 0 <= part.partition_index < entry.partitions:
+    if topic is None or not 0 <= part.partition_index < topic.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     size_max = min(context.config.offset_metadata_max_bytes, TEXT_BYTES_MAX)
     if len((part.committed_metadata or "").encode()) > size_max:
@@ -126,7 +130,7 @@ def offset_fetch(context: Context, exchange: Exchange) -> None:
     if error is not None:
         exchange.answer(_refused(request, error))
         return
-    known = context.groups.coordinator.offsets(request.group_id)
+    known = context.groups.offsets(request.group_id)
     asked: Iterable[tuple[str, list[int]]]
     if request.topics is None:
         asked = _all_places(known)
@@ -177,20 +181,20 @@ def _fetch_group(
     if error is not None:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     by_id = exchange.request.api_version >= BY_ID_FROM
-    topics = context.node.topics
-    known = context.groups.coordinator.offsets(asked.group_id)
+    tenant = context.tenant
+    known = context.groups.offsets(asked.group_id)
     results = []
     if asked.topics is None:
         for name, indexes in _all_places(known):
-            entry = topics.find(name)
-            if entry is not None:
-                results.append(_topic(name, topics.id_of(entry), _each(known, name, indexes)))
+            found = tenant.find(name)
+            if found is not None:
+                results.append(_topic(name, found.id, _each(known, name, indexes)))
     else:
         for topic in asked.topics:
-            entry = topics.find_by_id(topic.topic_id) if by_id else None
-            name = topic.name if entry is None else entry.name
+            found = tenant.find_by_id(topic.topic_id) if by_id else None
+            name = topic.name if found is None else found.name
             result = _topic(name, topic.topic_id, _each(known, name, topic.partition_indexes))
-            if by_id and entry is None:
+            if by_id and found is None:
                 for part in result.partitions:
                     part.error_code = ErrorCode.UNKNOWN_TOPIC_ID
             results.append(result)
@@ -228,9 +232,9 @@ def _topic(name: str, topic_id: bytes, each: Iterable[tuple[int, Committed]]) ->
 def offset_delete(context: Context, exchange: Exchange) -> None:
     """Forget how far a group has come, unless a member still reads the topic."""
     request: OffsetDeleteRequest = exchange.request.body
-    groups, coordinator = context.groups, context.groups.coordinator
+    groups = context.groups
     error = unavailable(context, request.group_id)
-    group = None if error is not None else coordinator.find(request.group_id)
+    group = None if error is not None else groups.find(request.group_id)
     if error is None and group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND
     elif group is not None and group.members and group.protocol_type != "consumer":
@@ -243,9 +247,9 @@ def offset_delete(context: Context, exchange: Exchange) -> None:
     topics = []
     for topic in request.topics:
         code = ErrorCode.NONE
-        if context.node.topics.find(topic.name) is None:
+        if context.tenant.find(topic.name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif coordinator.is_subscribed(request.group_id, topic.name):
+        elif groups.is_subscribed(request.group_id, topic.name):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         else:
             places += [(topic.name, part.partition_index) for part in topic.partitions]

@@ -57,11 +57,11 @@ CODES = {
 
 def unavailable(context: Context, group_id: str) -> ErrorCode | None:
     """Return why a group cannot be served at all, None if it can."""
-    if not 0 < len(group_id.encode()) <= TEXT_BYTES_MAX:
+    if not context.groups.takes(group_id):
         return ErrorCode.INVALID_GROUP_ID
     if context.closing:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return None if context.groups.coordinator.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return None if context.groups.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def find_coordinator(context: Context, exchange: Exchange) -> None:
@@ -110,7 +110,7 @@ def join_group(context: Context, exchange: Exchange) -> None:
     """Let a member into a group; the answer comes when its generation begins."""
     request: JoinGroupRequest = exchange.request.body
     version = exchange.request.api_version
-    limits = context.groups.coordinator.limits
+    limits = context.groups.limits
     error = unavailable(context, request.group_id)
     if error is None and not limits.session_min_ms <= request.session_timeout_ms <= limits.session_max_ms:
         error = ErrorCode.INVALID_SESSION_TIMEOUT
@@ -151,8 +151,7 @@ def join_group(context: Context, exchange: Exchange) -> None:
             )
         )
 
-    groups = context.groups
-    groups.perform(groups.coordinator.join(request.group_id, joining, answer, groups.now_ms()))
+    context.groups.join(request.group_id, joining, answer)
 
 
 def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
@@ -180,19 +179,15 @@ def sync_group(context: Context, exchange: Exchange) -> None:
             )
         )
 
-    groups = context.groups
-    groups.perform(
-        groups.coordinator.sync(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            request.protocol_type,
-            request.protocol_name,
-            [(each.member_id, bytes(each.assignment)) for each in request.assignments],
-            answer,
-            groups.now_ms(),
-        )
+    context.groups.sync(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        request.protocol_type,
+        request.protocol_name,
+        [(each.member_id, bytes(each.assignment)) for each in request.assignments],
+        answer,
     )
 
 
@@ -201,13 +196,8 @@ def heartbeat(context: Context, exchange: Exchange) -> None:
     request: HeartbeatRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is None:
-        groups = context.groups
-        refusal = groups.coordinator.heartbeat(
-            request.group_id,
-            request.member_id,
-            request.group_instance_id,
-            request.generation_id,
-            groups.now_ms(),
+        refusal = context.groups.heartbeat(
+            request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         error = CODES[refusal]
     exchange.answer(HeartbeatResponse(error_code=error))
@@ -220,14 +210,10 @@ def leave_group(context: Context, exchange: Exchange) -> None:
     if error is not None:
         exchange.answer(LeaveGroupResponse(error_code=error))
         return
-    groups = context.groups
     many = exchange.request.api_version >= 3
     results = []
     for member in request.members if many else [MemberIdentity(member_id=request.member_id)]:
-        refusal, effects = groups.coordinator.leave(
-            request.group_id, member.member_id, member.group_instance_id, groups.now_ms()
-        )
-        groups.perform(effects)
+        refusal = context.groups.leave(request.group_id, member.member_id, member.group_instance_id)
         results.append(
             MemberResponse(
                 member_id=member.member_id,
@@ -248,7 +234,7 @@ def describe_groups(context: Context, exchange: Exchange) -> None:
     described = []
     for name in request.groups:
         error = unavailable(context, name)
-        group = None if error is not None else context.groups.coordinator.find(name)
+        group = None if error is not None else context.groups.find(name)
         if error is not None:
             one = DescribedGroup(error_code=error, group_id=name)
         elif group is None:
@@ -257,15 +243,15 @@ def describe_groups(context: Context, exchange: Exchange) -> None:
                 one.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 one.error_message = f"there is no group {name}"
         else:
-            one = _described(group)
+            one = _described(name, group)
         one.authorized_operations = operations
         described.append(one)
     exchange.answer(DescribeGroupsResponse(groups=described))
 
 
-def _described(group: Group) -> DescribedGroup:
+def _described(name: str, group: Group) -> DescribedGroup:
     return DescribedGroup(
-        group_id=group.id,
+        group_id=name,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=group.protocol or "",
@@ -286,15 +272,15 @@ def _described(group: Group) -> DescribedGroup:
 def list_groups(context: Context, exchange: Exchange) -> None:
     """Name all groups that the filters let through."""
     request: ListGroupsRequest = exchange.request.body
-    coordinator = context.groups.coordinator
-    if not coordinator.loaded:
+    groups = context.groups
+    if not groups.loaded:
         exchange.answer(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed = []
-    for name in coordinator.groups():
-        group = coordinator.find(name)
+    for name in groups.names():
+        group = groups.find(name)
         assert group is not None
         if (not states or group.state.value.lower() in states) and (not types or "classic" in types):
             listed.append(
@@ -312,7 +298,6 @@ def delete_groups(context: Context, exchange: Exchange) -> None:
     """Forget groups without members, and what they have committed."""
     request: DeleteGroupsRequest = exchange.request.body
     results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
-    coordinator = context.groups.coordinator
     waiting = 1
 
     def finished() -> None:
@@ -328,7 +313,7 @@ def delete_groups(context: Context, exchange: Exchange) -> None:
 
     for result in results:
         error = unavailable(context, result.group_id)
-        group = None if error is not None else coordinator.find(result.group_id)
+        group = None if error is not None else context.groups.find(result.group_id)
         if error is not None:
             result.error_code = error
         elif group is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from cordwood.broker.topics import is_internal
+from cordwood.broker.topics import Topic, is_internal
 from cordwood.errors import CordwoodError, RecordRefused, UnsupportedVersion
-from cordwood.protocol.apis import ApiKey, Request, api_versions_response
+from cordwood.protocol.apis import ApiKey, Request, api_versions_response, encode_response
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.metadata import (
     OPERATIONS_NOT_ASKED,
@@ -19,15 +19,15 @@ from cordwood.protocol.messages.metadata import (
 )
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server.answers import code_of
-from cordwood.server.connection import Exchange
+from cordwood.server.connection import Exchange, Prepared
 from cordwood.server.context import Context
-from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import check_topic_name
 
 _NAME_NULLABLE_FROM = 12
 # Everything one may do, as bits by the number of the operation: nobody is refused anything here.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+#: From so many topics on a list of all of them is made in a thread.
+MANY = 200
 
 
 def api_versions(served: Collection[ApiKey], exchange: Exchange) -> None:
@@ -44,9 +44,10 @@ def metadata(context: Context, exchange: Exchange) -> None:
     version = exchange.request.api_version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
-        asked = [MetadataRequestTopic(name=name) for name in context.node.topics.names()]
-    elif context.config.auto_create_topics and (version < 4 or request.allow_auto_topic_creation):
-        missing = [t.name for t in asked if t.name is not None and context.node.topics.find(t.name) is None]
+        _list_all(context, exchange)
+        return
+    if context.config.auto_create_topics and (version < 4 or request.allow_auto_topic_creation):
+        missing = [t.name for t in asked if t.name is not None and context.tenant.find(t.name) is None]
         if missing:
             context.changes.run(
                 exchange,
@@ -62,12 +63,42 @@ def _create(context: Context, names: Sequence[str]) -> dict[str, ErrorCode]:
     errors = {}
     for name in names:
         try:
-            context.node.topics.ensure(name)
+            context.tenant.ensure(name)
         except RecordRefused:
             errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         except CordwoodError as error:
             errors[name] = code_of(error)
     return errors
+
+
+def _list_all(context: Context, exchange: Exchange) -> None:
+    """Describe all topics. There may be very many: the answer is made beside the loop, and kept."""
+    request: MetadataRequest = exchange.request.body
+    version, tenant = exchange.request.api_version, context.tenant
+    where = context.advertised(exchange.local)
+    told = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
+    asked = (version, where, told)
+    changes = tenant.changes
+    kept = context.listing.find(changes, asked)
+    if kept is not None:
+        exchange.answer(kept)
+        return
+
+    def make() -> Prepared:
+        partitions = _Partitions(context.config.node_id)
+        found = [topic for topic in map(tenant.find, tenant.names()) if topic is not None]
+        topics = [_described(topic, partitions, told=told[0]) for topic in found]
+        response = _response(context, exchange, topics)
+        return Prepared(b"".join(encode_response(ApiKey.METADATA, version, 0, response)))
+
+    def made(answer: Prepared) -> None:
+        context.listing.keep(changes, asked, answer)
+        exchange.answer(answer)
+
+    if len(tenant) < MANY:
+        made(make())
+    else:
+        context.readers.run(exchange, make, made)
 
 
 def _answer(
@@ -76,63 +107,82 @@ def _answer(
     asked: Sequence[MetadataRequestTopic],
     errors: dict[str, ErrorCode],
 ) -> None:
+    partitions = _Partitions(context.config.node_id)
+    topics = [_topic(context, topic, partitions, errors, exchange.request) for topic in asked]
+    exchange.answer(_response(context, exchange, topics))
+
+
+def _response(context: Context, exchange: Exchange, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     request: MetadataRequest = exchange.request.body
     node_id, where = context.config.node_id, context.advertised(exchange.local)
-    topics = [_topic(context, topic, errors, exchange.request) for topic in asked]
-    exchange.answer(
-        MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=node_id, host=where.host, port=where.port)],
-            cluster_id=context.node.cluster_id,
-            controller_id=node_id,
-            topics=topics,
-            cluster_authorized_operations=(
-                CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
-            ),
-        )
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=node_id, host=where.host, port=where.port)],
+        cluster_id=context.tenant.cluster_id,
+        controller_id=node_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+        ),
     )
 
 
 def _topic(
-    context: Context, asked: MetadataRequestTopic, errors: dict[str, ErrorCode], request: Request
+    context: Context,
+    asked: MetadataRequestTopic,
+    partitions: _Partitions,
+    errors: dict[str, ErrorCode],
+    request: Request,
 ) -> MetadataResponseTopic:
-    topics = context.node.topics
     if asked.name is None or (not asked.name and asked.topic_id != NULL_ID):
-        entry = topics.find_by_id(asked.topic_id)
-        if entry is None:
+        topic = context.tenant.find_by_id(asked.topic_id)
+        if topic is None:
             # In versions 10 and 11 a question may leave out the name and an answer may not.
             name = None if request.api_version >= _NAME_NULLABLE_FROM else ""
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id
             )
     else:
-        entry = topics.find(asked.name)
-        if entry is None:
-            code = errors.get(asked.name) or _code_of_missing(asked.name)
+        topic = context.tenant.find(asked.name)
+        if topic is None:
+            code = errors.get(asked.name) or _code_of_missing(context, asked.name)
             return MetadataResponseTopic(error_code=code, name=asked.name)
-    told = request.body.include_topic_authorized_operations
+    return _described(topic, partitions, told=request.body.include_topic_authorized_operations)
+
+
+def _described(topic: Topic, partitions: _Partitions, *, told: bool) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        name=entry.name,
-        topic_id=topics.id_of(entry),
-        is_internal=is_internal(entry.name),
-        partitions=_partitions(context, entry),
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=is_internal(topic.name),
+        partitions=partitions.first(topic.partitions),
         topic_authorized_operations=TOPIC_OPERATIONS if told else OPERATIONS_NOT_ASKED,
     )
 
 
-def _code_of_missing(name: str) -> ErrorCode:
+def _code_of_missing(context: Context, name: str) -> ErrorCode:
     """Return what to say of a topic that is not there: nobody should wait for one that never can be."""
     try:
-        check_topic_name(name)
+        context.tenant.check_name(name)
     except RecordRefused:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _partitions(context: Context, entry: TopicEntry) -> list[MetadataResponsePartition]:
-    node_id = context.config.node_id
-    return [
-        MetadataResponsePartition(
-            partition_index=index, leader_id=node_id, replica_nodes=[node_id], isr_nodes=[node_id]
-        )
-        for index in range(entry.partitions)
-    ]
+class _Partitions:
+    """What is said of partitions, which is the same for every topic: it is made once for an answer."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._made: dict[int, list[MetadataResponsePartition]] = {}
+
+    def first(self, count: int) -> list[MetadataResponsePartition]:
+        """Return what is said of so many partitions."""
+        if count not in self._made:
+            here = [self._node_id]
+            self._made[count] = [
+                MetadataResponsePartition(
+                    partition_index=index, leader_id=self._node_id, replica_nodes=here, isr_nodes=here
+                )
+                for index in range(count)
+            ]
+        return self._made[count]

@@ -50,7 +50,7 @@ def list_offsets(context: Context, exchange: Exchange) -> None:
 def _find(context: Context, topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
-        found = context.node.find_offset(topic, index, asked.timestamp)
+        found = context.tenant.find_offset(topic, index, asked.timestamp)
     except ValueError:
         return _refused(index)
     except CordwoodError as error:
@@ -82,7 +82,7 @@ def offset_for_leader_epoch(context: Context, exchange: Exchange) -> None:
 
 def _epoch_end(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        epoch, end = context.node.epoch_end(topic, asked.partition, asked.leader_epoch)
+        epoch, end = context.tenant.epoch_end(topic, asked.partition, asked.leader_epoch)
     except CordwoodError as error:
         return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)

@@ -19,7 +19,7 @@ def init_producer_id(context: Context, exchange: Exchange) -> None:
 
     def give() -> InitProducerIdResponse:
         try:
-            return InitProducerIdResponse(producer_id=context.node.new_producer_id())
+            return InitProducerIdResponse(producer_id=context.tenant.new_producer_id())
         except CordwoodError as error:
             return InitProducerIdResponse(error_code=code_of(error))
 

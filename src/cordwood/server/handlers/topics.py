@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from cordwood.broker.topics import INTERNAL
+from cordwood.broker.topics import NewTopic, Topic
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused
 from cordwood.protocol.error_codes import ErrorCode
@@ -40,41 +41,63 @@ def create_topics(context: Context, exchange: Exchange) -> None:
     named = Counter(topic.name for topic in request.topics)
 
     def create() -> CreateTopicsResponse:
-        return CreateTopicsResponse(
-            topics=[
-                _create(context, topic, request.validate_only)
-                if named[topic.name] == 1
-                else _refused(topic.name, ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-                for topic in request.topics
-            ]
-        )
+        # Most of very many topics have the same settings, which are listed once.
+        listed: dict[TopicConfig, list[CreatableTopicConfigs]] = {}
+        results = [
+            _plan(context, topic, listed)
+            if named[topic.name] == 1
+            else _refused(topic.name, ErrorCode.INVALID_REQUEST, "the topic is named more than once")
+            for topic in request.topics
+        ]
+        if not request.validate_only:
+            _create(context, request.topics, results)
+        return CreateTopicsResponse(topics=results)
 
     context.changes.run(exchange, create, exchange.answer)
 
 
-def _create(context: Context, asked: CreatableTopic, validate_only: bool) -> CreatableTopicResult:
+def _settings(asked: CreatableTopic) -> dict[str, str]:
+    return {config.name: config.value or "" for config in asked.configs}
+
+
+def _plan(
+    context: Context, asked: CreatableTopic, listed: dict[TopicConfig, list[CreatableTopicConfigs]]
+) -> CreatableTopicResult:
+    """Return what is answered if the topic is created, or why it is not."""
     try:
         partitions = _partitions(context, asked)
-        settings = {config.name: config.value or "" for config in asked.configs}
-        config = context.node.topics.plan(asked.name, partitions, settings)
-        result = CreatableTopicResult(
-            name=asked.name,
-            error_message=None,
-            num_partitions=partitions or context.config.num_partitions,
-            replication_factor=1,
-            configs=_configs(context, config),
-        )
-        if not validate_only:
-            entry = context.node.topics.create(asked.name, partitions, settings)
-            result.topic_id = context.node.topics.id_of(entry)
+        config = context.tenant.plan(asked.name, partitions, _settings(asked))
     except CordwoodError as error:
-        code = code_of(error)
-        if isinstance(error, RecordRefused):
-            code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        elif isinstance(error, InvalidSetting):
-            code = _SETTING_CODES.get(error.name, code)
-        return _refused(asked.name, code, sentence_of(error))
-    return result
+        return _failed(asked.name, error)
+    if config not in listed:
+        listed[config] = _configs(context, config)
+    return CreatableTopicResult(
+        name=asked.name,
+        error_message=None,
+        num_partitions=partitions or context.config.num_partitions,
+        replication_factor=1,
+        configs=listed[config],
+    )
+
+
+def _create(context: Context, asked: Sequence[CreatableTopic], results: list[CreatableTopicResult]) -> None:
+    """Create what can be, all with one sync, and say in *results* what became of it."""
+    allowed = [number for number, result in enumerate(results) if not result.error_code]
+    new = [NewTopic(asked[n].name, _partitions(context, asked[n]), _settings(asked[n])) for n in allowed]
+    for number, made in zip(allowed, context.tenant.create_all(new), strict=True):
+        if isinstance(made, Topic):
+            results[number].topic_id = made.id
+        else:
+            results[number] = _failed(asked[number].name, made)
+
+
+def _failed(name: str, error: CordwoodError) -> CreatableTopicResult:
+    code = code_of(error)
+    if isinstance(error, RecordRefused):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif isinstance(error, InvalidSetting):
+        code = _SETTING_CODES.get(error.name, code)
+    return _refused(name, code, sentence_of(error))
 
 
 _SETTING_CODES = {
@@ -121,24 +144,27 @@ def delete_topics(context: Context, exchange: Exchange) -> None:
     request: DeleteTopicsRequest = exchange.request.body
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
+    gone: list[Topic] = []
+
     def deleted(response: DeleteTopicsResponse) -> None:
+        for topic in gone:
+            context.parking.wake_topic(topic.key)
+        context.quotas.freed()
         # Answered after that: who creates the topic anew must not meet offsets of the old one.
-        gone = [one.name for one in response.responses if not one.error_code and one.name is not None]
-        for name in gone:
-            context.parking.wake_topic(name)
         context.groups.forget_topics(gone, lambda: exchange.answer(response))
 
     context.changes.run(
         exchange,
-        lambda: DeleteTopicsResponse(responses=[_delete(context, topic) for topic in asked]),
+        lambda: DeleteTopicsResponse(responses=[_delete(context, topic, gone) for topic in asked]),
         deleted,
     )
 
 
-def _delete(context: Context, asked: DeleteTopicState) -> DeletableTopicResult:
+def _delete(context: Context, asked: DeleteTopicState, gone: list[Topic]) -> DeletableTopicResult:
+    """Delete a topic, and add it to those that are gone."""
     name, topic_id = asked.name, asked.topic_id
-    topics = context.node.topics
-    entry = topics.find_by_id(topic_id) if name is None else topics.find(name)
+    tenant = context.tenant
+    topic = tenant.find_by_id(topic_id) if name is None else tenant.find(name)
     if not context.config.delete_topics:
         return DeletableTopicResult(
             name=name,
@@ -146,16 +172,15 @@ def _delete(context: Context, asked: DeleteTopicState) -> DeletableTopicResult:
             error_code=ErrorCode.TOPIC_DELETION_DISABLED,
             error_message="delete.topic.enable is false",
         )
-    if entry is None:
+    if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code)
-    result = DeletableTopicResult(name=entry.name, topic_id=topics.id_of(entry))
-    if entry.name in INTERNAL:
-        result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
-        result.error_message = f"{entry.name} is internal"
-        return result
+    result = DeletableTopicResult(name=topic.name, topic_id=topic.id)
     try:
-        topics.delete(entry.name)
+        tenant.delete(topic.name)
+        gone.append(topic)
+    except RecordRefused as error:
+        result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)
     except CordwoodError as error:
         result.error_code, result.error_message = code_of(error), str(error)
     return result
@@ -179,12 +204,10 @@ def _add_partitions(
     result = CreatePartitionsTopicResult(name=asked.name)
     here = [context.config.node_id]
     try:
-        if asked.name in INTERNAL:
-            raise InvalidSetting("partitions", asked.count, f"none: {asked.name} is internal")
         if asked.assignments is not None and any(one.broker_ids != here for one in asked.assignments):
             given = [one.broker_ids for one in asked.assignments]
             raise InvalidSetting("assignment", given, f"broker {here[0]} alone")
-        context.node.topics.add_partitions(asked.name, asked.count, validate_only=validate_only)
+        context.tenant.add_partitions(asked.name, asked.count, validate_only=validate_only)
     except CordwoodError as error:
         result.error_code, result.error_message = code_of(error), sentence_of(error)
         if isinstance(error, InvalidSetting):
@@ -195,6 +218,11 @@ def _add_partitions(
 def delete_records(context: Context, exchange: Exchange) -> None:
     """Delete the oldest records of partitions. Durable when answered."""
     request: DeleteRecordsRequest = exchange.request.body
+
+    def deleted(response: DeleteRecordsResponse) -> None:
+        context.quotas.freed()
+        exchange.answer(response)
+
     context.changes.run(
         exchange,
         lambda: DeleteRecordsResponse(
@@ -206,7 +234,7 @@ def delete_records(context: Context, exchange: Exchange) -> None:
                 for topic in request.topics
             ]
         ),
-        exchange.answer,
+        deleted,
     )
 
 
@@ -215,9 +243,7 @@ def _delete_records(
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
-        if topic in INTERNAL:
-            raise RecordRefused(f"{topic} is internal")
-        result.low_watermark = context.node.delete_records(topic, asked.partition_index, asked.offset)
+        result.low_watermark = context.tenant.delete_records(topic, asked.partition_index, asked.offset)
     except RecordRefused:
         result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
     except CordwoodError as error:

@@ -19,4 +19,4 @@ def chosen_topics(access: Access, topics: tuple[str, ...]) -> list[str]:
 
 def standing_of(access: Access, names: list[str]) -> dict[str, Standing]:
     """Return where topics stand now; one that was deleted meanwhile is left out."""
-    return {name: found for name in names if (found := access.standing(name, None)) is not None}
+    return access.standings(dict.fromkeys(names))

@@ -7,6 +7,7 @@ so files and report are those of the local compaction. The driver holds the dire
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -17,10 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
 from cordwood import process
 from cordwood.config import load_broker_config
+from cordwood.errors import ConfigError, StorageError
 from cordwood.kernels import BinaryBuffers, Buffer
 from cordwood.spark.failures import as_one_sentence
 from cordwood.spark.jobs.log_place import LogPlace
 from cordwood.spark.jobs.segments import spread_segments
+from cordwood.storage.catalogue import Contents, is_shared, read_catalogue
 from cordwood.storage.compactor import CompactionReport
 from cordwood.storage.data_directory import Opening
 from cordwood.storage.deletion import remove_tree
@@ -43,12 +46,14 @@ def compact(spark: SparkSession, options: CompactOptions) -> list[CompactionRepo
     """Compact the partitions of a topic that are due, and say what was done. Durable on return.
 
     Raises:
+        ConfigError: If the topic is in the shared log, which is not compacted.
         DirectoryLocked: If another process writes the directory.
         UnknownTopic: If there is no such topic.
         JobFailed: If a segment is damaged, or an executor cannot see the directory.
         DiskFull: What was swapped before stays.
     """
     path, files = os.path.abspath(options.path), PosixFiles()
+    _check_compacted(files, path, options.topic)
     kept = join(path, "tmp", process.new_id() + SUFFIX)
 
     def run(work: Sequence[GroupWork]) -> list[GroupDone]:
@@ -69,6 +74,19 @@ def compact(spark: SparkSession, options: CompactOptions) -> list[CompactionRepo
     finally:
         if files.exists(kept):
             remove_tree(files, kept)
+
+
+def _check_compacted(files: PosixFiles, path: str, topic: str) -> None:
+    """Refuse a topic in the shared log; what else may be wrong, opening the directory says."""
+    entry = None
+    with contextlib.suppress(OSError, StorageError):
+        entry = Contents(read_catalogue(files, path)[0].entries).topics.get(topic)
+    if entry is not None and is_shared(entry):
+        raise ConfigError(
+            "cordwood.storage",
+            f"topic {topic} is in the shared log, whose topics are not compacted: convert it to one with "
+            "files of its own, or let retention remove what is old",
+        )
 
 
 def _find_kept(spark: SparkSession, path: str, work: Sequence[GroupWork], kept: str) -> None:

@@ -216,11 +216,12 @@ def _add_histograms(topics: Mapping[str, TopicStats], records: DataFrame | None,
 
     if records is None:
         return
-    width = F.lit(1)
-    for name, found in topics.items():
+    for found in topics.values():
         if found.first_ms is not None and found.last_ms is not None:
             found.bucket_ms = bucket_width_ms(found.first_ms, found.last_ms, buckets_max)
-            width = F.when(F.col("topic") == name, found.bucket_ms).otherwise(width)
+    # One value for all topics: an expression that names each of them would be too much for thousands.
+    widths = {name: found.bucket_ms for name, found in topics.items() if found.bucket_ms is not None}
+    width = F.from_json(F.lit(json.dumps(widths)), "map<string, bigint>")[F.col("topic")]
     ms = F.unix_millis("timestamp")
     rows = records.groupBy("topic", (ms - F.pmod(ms, width)).alias("start")).count().collect()
     counts = {(row.topic, row["start"]): row["count"] for row in rows}

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cordwood.storage.files import Files, join, read_file
+from cordwood.storage.verify.envelopes import EnvelopeFrame
 from cordwood.storage.verify.frame import Frame
+from cordwood.storage.verify.owners import SegmentOwners
 from cordwood.storage.verify.plans import PARTITION_NAME, SUFFIXES, take_snapshot
 from cordwood.storage.verify.producers import ProducersCheck
 from cordwood.storage.verify.report import Only, Tally
@@ -30,11 +32,15 @@ class SegmentCheck:
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """What a check found and counted, the offset after the last sound frame, and the wanted frames."""
+    """What a check found and counted, the offset after the last sound frame, and the wanted frames.
+
+    ``owners`` says whose the frames of a segment of the shared log are.
+    """
 
     tally: Tally
     end_offset: int
     shown: tuple[Frame, ...]
+    owners: SegmentOwners
 
 
 Checker: TypeAlias = Callable[[Sequence[SegmentCheck]], Iterable[SegmentResult]]
@@ -60,14 +66,31 @@ class PartitionAhead:
 
 def run_check(files: Files, check: SegmentCheck) -> SegmentResult:
     """Check one segment. Read-only, in bounded memory; whatever the bytes are, there is a result."""
-    tally, shown = Tally(), []
+    shown: list[Frame] = []
 
     def see(frame: Frame) -> None:
         if frame.base_offset in check.wanted:
             shown.append(frame)
 
-    end_offset = check_segment(files, check.plan, tally, see)
-    return SegmentResult(tally, end_offset, tuple(shown))
+    tally, end_offset, owners = check_seeing(files, check.plan, Tally(), see)
+    return SegmentResult(tally, end_offset, tuple(shown), owners)
+
+
+def check_seeing(
+    files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]
+) -> tuple[Tally, int, SegmentOwners]:
+    """Check one segment, showing its batches to *see*; see `SegmentResult`."""
+    owners = SegmentOwners(plan.base, plan.generation)
+
+    def sort(frame: Frame | EnvelopeFrame) -> None:
+        if isinstance(frame, EnvelopeFrame):
+            owners.add(frame)
+        else:
+            see(frame)
+
+    end_offset = check_segment(files, plan, tally, sort)
+    owners.damaged = tally.corrupt
+    return tally, end_offset, owners
 
 
 def check_ahead(files: Files, topics: str, only: Only, check: Checker) -> dict[str, PartitionAhead]:

@@ -17,7 +17,8 @@ from cordwood.storage.verify.frame import Windows
 from cordwood.storage.verify.metadata import JSON_ERRORS, Text, check_mark, read_bytes
 from cordwood.storage.verify.report import Tally
 
-TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}\Z")
+#: A name, and behind it the org whose topic it is, if that is not 0.
+TOPIC_NAME = re.compile(r"^(?=.{1,249}\Z)(?!\.{1,2}(?:@|\Z))[a-zA-Z0-9._-]+(?:@[1-9][0-9]{0,19})?\Z")
 CATALOGUE_MAGIC = b"CWCATLG1"
 _ENTRY_HEADER = struct.Struct(
     ">"
@@ -30,11 +31,18 @@ class _Kind(msgspec.Struct):
     kind: str
 
 
-class _Topic(msgspec.Struct):
+class Topic(msgspec.Struct):
+    """A topic that was created."""
+
     name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME.pattern.replace(r"\Z", "$"))]
     id: Text
     partitions: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
     config: dict[str, str]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its records are in the shared log, so that it has no files of its own."""
+        return self.config.get("cordwood.storage") == "shared"
 
 
 class _Deleted(msgspec.Struct):
@@ -49,12 +57,13 @@ class _ProducerIds(msgspec.Struct):
 class Catalogue:
     """The topics that exist, by name, and the ids of those that did. Entries past the mark count too.
 
-    ``names`` has the name of each id there ever was.
+    ``names`` has the name of each id there ever was, ``gone`` the topics that were deleted, by id.
     """
 
-    live: dict[str, _Topic] = field(default_factory=dict)
+    live: dict[str, Topic] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     names: dict[str, str] = field(default_factory=dict)
+    gone: dict[str, Topic] = field(default_factory=dict)
     producer_ids: int = 0
     entries: int = 0
 
@@ -177,7 +186,7 @@ class _CatalogueWalk:
         catalogue.entries += 1
         kind = msgspec.json.decode(body, type=_Kind).kind
         if kind == "topic":
-            topic = msgspec.json.decode(body, type=_Topic)
+            topic = msgspec.json.decode(body, type=Topic)
             known = catalogue.live.get(topic.name)
             if known is not None and known.id != topic.id:
                 found = f"{topic.id!a} as well"
@@ -192,7 +201,7 @@ class _CatalogueWalk:
             catalogue.deleted.add(gone)
             name = catalogue.names.get(gone, "")
             if name in catalogue.live and catalogue.live[name].id == gone:
-                del catalogue.live[name]
+                catalogue.gone[gone] = catalogue.live.pop(name)
         elif kind == "producer-ids":
             reserved = msgspec.json.decode(body, type=_ProducerIds).next_id
             if reserved < catalogue.producer_ids:
@@ -219,7 +228,8 @@ def check_directories(
     for directory in directories:
         _check_directory(tally, catalogue, directory)
     seen = {directory.topic for directory in directories}
-    wanted = set(catalogue.live) if topic is None else set(catalogue.live) & {topic}
+    own = {name for name, entry in catalogue.live.items() if not entry.is_shared}
+    wanted = own if topic is None else own & {topic}
     # A topic gets its directory with its first append, so none says only that it is empty.
     empty = sorted(wanted - seen)
     if empty:
@@ -261,6 +271,16 @@ def _check_directory(tally: Tally, catalogue: Catalogue, directory: PartitionDir
     elif known is None:
         expected = "a topic in the catalogue"
         tally.add("corruption", directory.path, None, expected=expected, found="none", what="unknown topic")
+    elif known.is_shared:
+        found = "a directory of its own"
+        tally.add(
+            "corruption",
+            directory.path,
+            None,
+            expected="its records in the shared log",
+            found=found,
+            what="topic",
+        )
     elif directory.headless:
         found = "records without it"
         tally.add(

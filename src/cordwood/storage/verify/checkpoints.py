@@ -71,11 +71,11 @@ class Claims:
         given = [each for each in self._given if each.place == place]
         return sorted([*given, *self._kept.get((topic_id, partition), ())], key=lambda each: each.said.size)
 
-    def finish(self, broker: str | None, catalogue: Catalogue | None, only: Only) -> Tally:
+    def finish(self, brokers: tuple[str, ...], catalogue: Catalogue | None, only: Only) -> Tally:
         """Return what is wrong with what was signed, beside what chains say.
 
-        *broker* and *catalogue* are those of the directory, None where they cannot be read; *only* is what
-        was walked.
+        *brokers* are whose directory it is, and whose backup, as far as that can be read, *catalogue* is None
+        where it cannot be; *only* is what was walked.
         """
         for each in self._given:
             if each.place not in self._met:
@@ -84,12 +84,12 @@ class Claims:
                 what = "checkpoint of something else"
                 self._tally.add(severity, each.path, 0, expected=expected, found=found, what=what)
             else:
-                self._check_origin(each, broker, each.place)
+                self._check_origin(each, brokers, each.place)
         if catalogue is not None:
             for (topic_id, partition), claims in sorted(self._kept.items()):
                 wanted = only.has(catalogue.names.get(topic_id), partition)
                 if topic_id not in catalogue.deleted and wanted:
-                    self._check_place(broker, catalogue, topic_id, partition, claims)
+                    self._check_place(brokers, catalogue, topic_id, partition, claims)
         if self._unsigned:
             found = f"{self._unsigned} whose signatures were not checked: cryptography is not installed"
             path, what = self._directory, "checkpoints"
@@ -98,7 +98,7 @@ class Claims:
 
     def _check_place(
         self,
-        broker: str | None,
+        brokers: tuple[str, ...],
         catalogue: Catalogue,
         topic_id: str,
         partition: int,
@@ -112,11 +112,11 @@ class Claims:
             path, what = claims[-1].path, "checkpoint"
             self._tally.add("corruption", path, None, expected=expected, found=found, what=what)
         for each in claims:
-            self._check_origin(each, broker, f"{name}/{partition}")
+            self._check_origin(each, brokers, f"{name}/{partition}")
 
-    def _check_origin(self, claim: Claim, broker: str | None, place: str) -> None:
-        if broker is not None and claim.said.origin != f"{broker}/{place}":
-            expected, found = f"{broker}/{place}", ascii(claim.said.origin)
+    def _check_origin(self, claim: Claim, brokers: tuple[str, ...], place: str) -> None:
+        if brokers and claim.said.origin not in [f"{broker}/{place}" for broker in brokers]:
+            expected, found = f"{brokers[-1]}/{place}", ascii(claim.said.origin)
             what = "origin of a checkpoint"
             self._tally.add("corruption", claim.path, 0, expected=expected, found=found, what=what)
 

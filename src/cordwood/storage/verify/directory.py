@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cordwood.errors import DirectoryRefused, UnknownTopic
 from cordwood.storage.files import Files, join, read_file
-from cordwood.storage.verify.ahead import Checker, PartitionAhead, check_ahead
+from cordwood.storage.verify.ahead import Checker, PartitionAhead, check_ahead, check_seeing
 from cordwood.storage.verify.catalogue import (
     CATALOGUE_MAGIC,
     TOPIC_NAME,
@@ -28,20 +28,24 @@ from cordwood.storage.verify.catalogue import (
 from cordwood.storage.verify.chain import check_chain, check_no_chain
 from cordwood.storage.verify.checkpoints import Claims, GivenCheckpoint
 from cordwood.storage.verify.metadata import (
+    Backup,
     BrokerId,
     Partition,
     check_json,
     read_bytes,
 )
+from cordwood.storage.verify.owners import Owners, SegmentOwners
 from cordwood.storage.verify.plans import PARTITION_NAME, SUFFIXES, Snapshot, take_snapshot
 from cordwood.storage.verify.producers import ProducersCheck, producers_severity
 from cordwood.storage.verify.report import Only, Progress, Tally, VerifyReport
-from cordwood.storage.verify.segment import SegmentPlan, check_segment
+from cordwood.storage.verify.segment import SHARED, SegmentPlan
 from cordwood.storage.verify.sink import PartitionEnd, SinkCheck
 
 _ATTEMPTS_MAX = 5
 _HEAD_BYTES = 64
 _DELETED = ".deleted"
+#: The topic that holds the records of all those that have no files of their own.
+SHARED_LOG = "__shared"
 
 
 def verify_directory(
@@ -56,10 +60,11 @@ def verify_directory(
     """Check the data directory at *path*, or of its topics only *topic*, and return what was found.
 
     Read-only, and may run beside the writer. Whatever bytes the files hold, the result is a report; so is
-    it where a file cannot be read. Memory is bounded by a few windows and the largest frame. With *check*
-    segments are read by it, all of them at once, else here, one after the other; the report is the same.
-    *checkpoints* are held against the chains together with those that are kept in the directory. With
-    *partition* only that one of *topic* is read.
+    it where a file cannot be read. Memory is bounded by a few windows and the largest frame, and by how many
+    partitions the shared log has. With *check* segments are read by it, all of them at once, else here, one
+    after the other; the report is the same. *checkpoints* are held against the chains together with those
+    that are kept in the directory. With *partition* only that one of *topic* is read; of a topic in the
+    shared log, all of that is.
 
     Raises:
         DirectoryRefused: If there is no data directory at *path*.
@@ -67,9 +72,13 @@ def verify_directory(
         OSError: If *path* itself cannot be looked at.
     """
     assert partition is None or topic is not None
-    only, meta, topics = Only(topic, partition), join(path, "meta"), join(path, "topics")
+    meta, topics = join(path, "meta"), join(path, "topics")
     if not files.is_directory(meta) and not files.is_directory(topics):
         raise DirectoryRefused(f"{path} is not a data directory: it has neither meta/ nor topics/")
+    shared = None if topic is None else _shared_topic(files, meta, topic)
+    if shared is not None:
+        topic, partition = SHARED_LOG, None
+    only = Only(topic, partition)
     # Before the logs, which are at least as long as an open intent says.
     sink = SinkCheck(files, path, progress) if topic is None else None
     # Also before: what is signed for is in the chain already.
@@ -84,7 +93,7 @@ def verify_directory(
     if not walk.directories and _first_start_unfinished(files, meta):
         return _unfinished_report(meta)
     head = Tally(progress)
-    broker = _check_broker_id(files, meta, head)
+    brokers = _check_brokers(files, meta, head)
     catalogue = check_catalogue(files, meta, head)
     if topic is not None and not walk.directories and not (catalogue and topic in catalogue.live):
         raise UnknownTopic(f"{path} has no topic {topic}")
@@ -92,12 +101,26 @@ def verify_directory(
         check_directories(head, catalogue, topics, walk.directories, topic)
         check_moved(head, catalogue, moved)
         check_vanished(head, catalogue, walk.vanished)
+        if walk.owners is not None:
+            walk.owners.check_known(catalogue, head)
+    if shared is not None:
+        found = "its records in the shared log, all of which was checked"
+        head.add(
+            "note", join(topics, SHARED_LOG), None, expected="files", found=found, what=f"topic {shared}"
+        )
     _count_topics(head, walk.directories, catalogue, topic)
     head.absorb(walk.tally)
-    head.absorb(claims.finish(broker, catalogue, only))
+    head.absorb(claims.finish(brokers, catalogue, only))
     if sink is not None:
         head.absorb(sink.finish(walk.ends))
     return head.report()
+
+
+def _shared_topic(files: Files, meta: str, topic: str) -> str | None:
+    """Return *topic* if it is one whose records are in the shared log."""
+    catalogue = check_catalogue(files, meta, Tally())
+    known = None if catalogue is None else catalogue.live.get(topic)
+    return topic if known is not None and known.is_shared else None
 
 
 def _first_start_unfinished(files: Files, meta: str) -> bool:
@@ -133,12 +156,19 @@ def _moved_topics(files: Files, path: str, tally: Tally) -> list[tuple[str, str]
     return found  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
-def _check_broker_id(files: Files, meta: str, tally: Tally) -> str | None:
-    """Return whose directory it is, None after writing down why nobody can tell."""
-    path = join(meta, "broker.id")
+def _check_brokers(files: Files, meta: str, tally: Tally) -> tuple[str, ...]:
+    """Return whose directory it is, and whose backup if it is one; nothing where nobody can tell."""
+    path, backup_path = join(meta, "broker.id"), join(meta, "backup.json")
     data = read_bytes(tally, files, path)
     body = None if data is None else check_json(tally, path, data, BrokerId)
-    return None if body is None else body.uuid
+    if body is None:
+        return ()
+    backup = None
+    with tally.reading(backup_path):
+        data = read_file(files, backup_path) if files.exists(backup_path) else None
+        backup = None if data is None else check_json(tally, backup_path, data, Backup)
+    # What was signed there speaks of the directory that was backed up.
+    return (body.uuid,) if backup is None else (body.uuid, backup.source_uuid)
 
 
 def _count_topics(
@@ -152,7 +182,7 @@ class _Walk:
     """The walk over the partitions.
 
     ``directories`` are the ones that were there, ``vanished`` the topics that went while they were read,
-    ``ends`` those of the logs that are sound.
+    ``ends`` those of the logs that are sound, ``owners`` whose the frames of the shared log are.
     """
 
     def __init__(
@@ -165,7 +195,9 @@ class _Walk:
         self._files = files
         self._ahead = ahead
         self._claims = claims
+        self.owners: Owners | None = None
         self._gone = False
+        self._unsettled = False
 
     def check_topics(self, path: str, only: Only) -> None:
         """Check every partition that is wanted."""
@@ -189,11 +221,12 @@ class _Walk:
             if now is None:
                 self.vanished.append(VanishedTopic(path, before))
                 return
-            if not walk._gone and (not before or before == now):
+            if not walk._gone and not walk._unsettled and (not before or before == now):
                 break
         self.tally.absorb(walk.tally)
         self.directories += walk.directories
         self.ends |= walk.ends
+        self.owners = walk.owners or self.owners
 
     def _topic_ids(self, path: str) -> frozenset[str] | None:
         """Return the topic ids of the partitions in *path* that can be read, None if it is gone."""
@@ -253,8 +286,11 @@ class _Walk:
             ahead = PartitionAhead(state.topic_id, self._read_producers(path, state))
         producers = ahead.producers
         end_offset, corruption = state.active_base, len(self.tally.findings)
+        owners = Owners(cut=len(state.epochs) > 1) if state.record_format == SHARED else None
         for base, plan in snapshot.plans.items():
-            end_offset = self._check_segment(path, topic, partition, base, plan, ahead)
+            end_offset, whose = self._check_segment(path, topic, partition, base, plan, ahead)
+            if owners is not None:
+                owners.add(f"{plan.path}.log", whose)
         intact = all(finding.severity != "corruption" for finding in self.tally.findings[corruption:])
         self._check_producers(producers, path, state, min(snapshot.plans), end_offset, intact=intact)
         if intact:
@@ -263,8 +299,20 @@ class _Walk:
             expected, what = f"at most {end_offset}, the end of the log", "log start offset"
             start = state.log_start_offset
             self.tally.add("corruption", path, None, expected=expected, found=start, what=what)
+        if owners is not None:
+            self._check_owners(owners, path, snapshot, topic, partition)
         self._check_names(join(path, "segments"), snapshot)
         self._check_chain(path, snapshot, topic, partition)
+
+    def _check_owners(
+        self, owners: Owners, path: str, snapshot: Snapshot, topic: str, partition: int
+    ) -> None:
+        """Say where the frames of the shared log do not add up, unless segments were replaced meanwhile."""
+        self.owners, tally = owners, owners.finish()
+        if not tally.sound:
+            now = take_snapshot(self._files, path, topic, partition, planned=False)
+            self._unsettled = _generations(now) != _generations(snapshot)
+        self.tally.absorb(tally)
 
     def _check_chain(self, path: str, snapshot: Snapshot, topic: str, partition: int) -> None:
         """Check the chain as the snapshot has it, and what was signed of it."""
@@ -312,10 +360,10 @@ class _Walk:
         base: int,
         plan: SegmentPlan,
         ahead: PartitionAhead,
-    ) -> int:
+    ) -> tuple[int, SegmentOwners]:
         """Check a segment until what is found, if anything, is true of what metadata say now."""
         for _ in range(_ATTEMPTS_MAX):
-            tally, end_offset = self._read_segment(plan, ahead)
+            tally, end_offset, owners = self._read_segment(plan, ahead)
             if tally.sound:
                 break
             snapshot = take_snapshot(self._files, path, topic, partition, self.tally.progress)
@@ -331,17 +379,16 @@ class _Walk:
                 break
             plan = now
         self.tally.absorb(tally)
-        return end_offset
+        return end_offset, owners
 
-    def _read_segment(self, plan: SegmentPlan, ahead: PartitionAhead) -> tuple[Tally, int]:
-        """Return what is found in a segment, here or ahead of the walk, and the offset where it ends."""
+    def _read_segment(self, plan: SegmentPlan, ahead: PartitionAhead) -> tuple[Tally, int, SegmentOwners]:
+        """Return what is found in a segment, here or ahead of the walk, where it ends, and whose it is."""
         result = ahead.take(plan)
         if result is None:
-            tally = Tally(self.tally.progress)
-            return tally, check_segment(self._files, plan, tally, ahead.producers.see)
+            return check_seeing(self._files, plan, Tally(self.tally.progress), ahead.producers.see)
         for frame in result.shown:
             ahead.producers.see(frame)
-        return result.tally, result.end_offset
+        return result.tally, result.end_offset, result.owners
 
     def _note_headless(self, path: str, topic: str, partition: int, *, gone: bool) -> None:
         """Say what a partition without usable metadata is: unreadable, lost, or never finished."""
@@ -383,3 +430,9 @@ class _Walk:
             for name in sorted(names - expected):
                 found = "a file that partition.json does not list"
                 self.tally.add("note", join(path, name), None, expected="none", found=found, what=what)
+
+
+def _generations(snapshot: Snapshot) -> list[tuple[int, int]] | None:
+    """Return which segments there are, and how often each was written, the one that takes appends aside."""
+    state = snapshot.state
+    return None if state is None else [(each.base, each.generation) for each in state.sealed]

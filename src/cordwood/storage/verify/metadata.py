@@ -37,6 +37,13 @@ class BrokerId(msgspec.Struct, frozen=True):
     node_name: str
 
 
+class Backup(msgspec.Struct, frozen=True):
+    """The body of ``backup.json``, as far as it says whose backup a directory is."""
+
+    format: int
+    source_uuid: Text
+
+
 class Sealed(msgspec.Struct, frozen=True):
     """A sealed segment in ``partition.json``."""
 
@@ -146,7 +153,7 @@ class _Version(msgspec.Struct):
     format: int
 
 
-Body = TypeVar("Body", BrokerId, Partition, ProducersBody, ChainHead)
+Body = TypeVar("Body", BrokerId, Backup, Partition, ProducersBody, ChainHead)
 
 _ENVELOPE_START, _ENVELOPE_MIDDLE, _ENVELOPE_END = b'{"crc32c":"', b'","body":', b"}"
 _CRC_AT = len(_ENVELOPE_START)

@@ -33,6 +33,7 @@ SUFFIXES = {
     "kimberlite": ("log", "idx", "timeidx"),
     "laminarmq": ("log", "timeidx", "index"),
     "rustlog": ("log", "idx", "timeidx", "sum"),
+    "shared": ("log", "idx", "timeidx", "oidx"),
 }
 _SIDECARS = {"laminarmq": "index", "rustlog": "sum"}
 
@@ -209,6 +210,7 @@ def _prepared(files: Files, plan: SegmentPlan, ending: str) -> SegmentPlan:
         index_suffix=named(plan.index_suffix),
         time_index_suffix=named(plan.time_index_suffix),
         sidecar_suffix=named(plan.sidecar_suffix),
+        owner_index_suffix=named(plan.owner_index_suffix),
     )
 
 

@@ -68,7 +68,8 @@ class VerifyReport:
 
     ``leaves`` are those of all chains, ``frames_compared`` the frames that were compared with theirs,
     ``checkpoints`` what was signed and held against them. ``removed`` and ``compacted`` count what the chains
-    state of retention and compaction.
+    state of retention and compaction. ``virtual_topics`` and ``virtual_partitions`` count those that have
+    frames in the shared log and were not deleted.
     """
 
     topics: int
@@ -83,6 +84,8 @@ class VerifyReport:
     checkpoints: int
     removed: int
     compacted: int
+    virtual_topics: int
+    virtual_partitions: int
     findings: tuple[Finding, ...]
 
     def count(self, severity: Severity) -> int:
@@ -118,6 +121,8 @@ class Tally:
         self.checkpoints = 0
         self.removed = 0
         self.compacted = 0
+        self.virtual_topics = 0
+        self.virtual_partitions = 0
 
     @property
     def sound(self) -> bool:
@@ -181,6 +186,8 @@ class Tally:
         self.checkpoints += other.checkpoints
         self.removed += other.removed
         self.compacted += other.compacted
+        self.virtual_topics += other.virtual_topics
+        self.virtual_partitions += other.virtual_partitions
 
     def report(self) -> VerifyReport:
         """Return everything so far as a report."""
@@ -197,5 +204,7 @@ class Tally:
             checkpoints=self.checkpoints,
             removed=self.removed,
             compacted=self.compacted,
+            virtual_topics=self.virtual_topics,
+            virtual_partitions=self.virtual_partitions,
             findings=tuple(self.findings),
         )

@@ -19,12 +19,13 @@ import contextlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from cordwood.errors import FrameError
 from cordwood.storage.files import File, Files
 from cordwood.storage.verify.beside import LaminarmqRecords, RustlogRecords, open_entries
 from cordwood.storage.verify.compare import FrameCompare
+from cordwood.storage.verify.envelopes import EnvelopeFrame, EnvelopeFrames
 from cordwood.storage.verify.frame import (
     INT64_MAX,
     WINDOW_BYTES,
@@ -36,13 +37,18 @@ from cordwood.storage.verify.frame import (
 )
 from cordwood.storage.verify.index import ENTRY_BYTES, IndexClaim, IndexFile
 from cordwood.storage.verify.leaves import SegmentLeaves
+from cordwood.storage.verify.owners import OwnerIndexFile
 from cordwood.storage.verify.reader import AnyFrame, FrameReader
 from cordwood.storage.verify.records import FramedRecords, KimberliteRecords, wrong
 from cordwood.storage.verify.report import Tally
 
 _INDEX_ENTRY = struct.Struct(">QQ")
 _TIME_INDEX_ENTRY = struct.Struct(">qQ")
+#: The format of the shared log, whose frames say whose they are.
+SHARED = "shared"
 assert _INDEX_ENTRY.size == _TIME_INDEX_ENTRY.size == ENTRY_BYTES
+
+See: TypeAlias = Callable[[Frame | EnvelopeFrame], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,7 @@ class SegmentPlan:
     log_suffix: str = "log"
     index_suffix: str = "idx"
     time_index_suffix: str = "timeidx"
+    owner_index_suffix: str = "oidx"
     record_format: str = "batch"
     partition: int = 0
     index_interval_records: int = 0
@@ -98,6 +105,8 @@ def open_reader(files: Files, plan: SegmentPlan) -> FrameReader[Any]:
     """
     if plan.record_format == "batch":
         return BatchFrames(plan.epochs)
+    if plan.record_format == SHARED:
+        return EnvelopeFrames(plan.epochs)
     if plan.record_format == "frame":
         return FramedRecords()
     if plan.record_format == "kimberlite":
@@ -114,11 +123,12 @@ def open_reader(files: Files, plan: SegmentPlan) -> FrameReader[Any]:
     return LaminarmqRecords(entries) if dense_index else RustlogRecords(entries)
 
 
-def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[Frame], None]) -> int:
+def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: See) -> int:
     """Check all files of a segment, of a format that is known, and put what is found into *tally*.
 
-    *see* is called with each sound batch, marked or not. Return the offset after the last one. Whatever the
-    bytes are, this returns. Memory is bounded by a window or by the largest frame whose checksum is right.
+    *see* is called with each sound batch or envelope, marked or not. Return the offset after the last one.
+    Whatever the bytes are, this returns. Memory is bounded by a window or by the largest frame whose checksum
+    is right.
     """
     path = f"{plan.path}.{plan.log_suffix}"
     tally.segments += 1
@@ -156,7 +166,7 @@ class _SegmentCheck:
         plan: SegmentPlan,
         reader: FrameReader[Any],
         tally: Tally,
-        see: Callable[[Frame], None],
+        see: See,
     ) -> None:
         self.next_offset = plan.base
         self._end = 0
@@ -175,6 +185,10 @@ class _SegmentCheck:
         )
         self._index = IndexFile(files, index_path, "offset index", plan.index)
         self._time_index = IndexFile(files, time_index_path, "time index", plan.time_index)
+        self._owners: OwnerIndexFile | None = None
+        if plan.record_format == SHARED:
+            path = f"{plan.path}.{plan.owner_index_suffix}"
+            self._owners = OwnerIndexFile(files, path, plan.base, sealed=plan.sealed)
         self._compare: FrameCompare | None = None
         if plan.leaves is not None:
             try:
@@ -185,6 +199,8 @@ class _SegmentCheck:
     def close(self) -> None:
         self._index.close()
         self._time_index.close()
+        if self._owners is not None:
+            self._owners.close()
         if self._compare is not None:
             self._compare.close()
 
@@ -217,6 +233,8 @@ class _SegmentCheck:
         if self._intact and not plan.leftovers:
             self._index.finish(self._tally)
             self._time_index.finish(self._tally)
+            if self._owners is not None:
+                self._owners.finish(self._tally)
 
     def _finish_comparing(self) -> None:
         if self._compare is not None:
@@ -328,10 +346,12 @@ class _SegmentCheck:
         """Go on behind a frame and compute its index entries."""
         self.next_offset = frame.next_offset
         self._end = frame.end
-        if isinstance(frame, Frame):
+        if isinstance(frame, Frame | EnvelopeFrame):
             self._see(frame)
         if not self._intact:
             return
+        if self._owners is not None and isinstance(frame, EnvelopeFrame):
+            self._owners.add(frame)
         if self._reader.indexed:
             self._add_to_index(frame)
         if frame.record_count and (
