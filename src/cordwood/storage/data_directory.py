@@ -295,7 +295,10 @@ class DataDirectory:
             # Not the guard: a thread that closes the directory holds that and waits for appends to end.
             with self._clean_guard:
                 if self._clean:
-                    identity.mark_unclean(self._files, self.path)
+                    try:
+                        identity.mark_unclean(self._files, self.path)
+                    except OSError as error:
+                        raise as_storage_error(error, "preparing a change") from error
                     self._clean = False
 
     def _open_all(self) -> None:

@@ -165,6 +165,7 @@ class ActiveOwners:
             self._file.truncate(self._written)
             self._file.sync()
         self._unsynced = 0
+        self._closed = False
         self._mapped: Buffer = b""
         #: (bytes in the file, entries after those): replaced together, so that `find` sees both or neither.
         self._state = (self._written, bytearray())
@@ -202,18 +203,25 @@ class ActiveOwners:
         self._unsynced = 0
 
     def find(self, id_: int) -> OwnerEntry | None:
-        """Return the entry of the frame that has *id_*."""
+        """Return the entry of the frame that has *id_*, None if that cannot be told now."""
         written, tail = self._state
         recent = bytes(tail)
         if recent and id_ >= unpack_entry(recent, 0).first_id:
             return find_entry(recent, len(recent) // ENTRY_SIZE, id_)
         mapped = self._mapped
         if len(mapped) < written:
-            mapped = self._mapped = self._file.map()[:written]
+            try:
+                mapped = self._mapped = self._file.map()[:written]
+            except (OSError, ValueError):
+                # Unreadable, or closed meanwhile because the segment was rolled.
+                return None
         return find_entry(mapped, written // ENTRY_SIZE, id_)
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush and let go. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         with contextlib.suppress(OSError):
             self.flush()
             self.sync()
