@@ -129,8 +129,8 @@ def main() -> int:
         with open(key, encoding="utf-8") as file:
             key = file.read().strip()
     try:
-        with open(sys.argv[1], "rb") as opened:
-            print(verify(opened.read(), key))
+        with open(sys.argv[1], "rb") as document:
+            print(verify(document.read(), key))
     except (Refused, InvalidSignature, ValueError, TypeError, KeyError, struct.error) as error:
         print(f"not proven: {error or type(error).__name__}", file=sys.stderr)
         return 4

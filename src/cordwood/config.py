@@ -69,7 +69,7 @@ def _integer(minimum: int, maximum: int = _INT_MAX, *, unit: str = "", scale: in
     return Kind(parse, f"a whole number{unit and ' of '}{unit} from {minimum} to {maximum}")
 
 
-def _one_of(*choices: str, unsaid: str = "") -> Kind[Any]:
+def _one_of(*choices: str, unsaid: str | None = None) -> Kind[Any]:
     def parse(text: str) -> str:
         if text not in choices and text != unsaid:
             raise ValueError(f"{text!r} is not one of {choices}")

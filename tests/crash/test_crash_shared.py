@@ -68,7 +68,7 @@ def coming_and_going(files: RecordingFiles) -> None:
         work.append(name, 2)
         work.produce(name)
     stored = [work.write(ORG_0), work.write(ORG_7), work.write(ORG_8, 2)]
-    work.data._shared.commit()  # type: ignore[union-attr]
+    work.data._shared.log().commit()
     for each in stored:
         files.acknowledge(each)
     work.advance(ORG_7, 2)

@@ -74,8 +74,7 @@ def virtual(data: DataDirectory, topic: str, partition: int = 0) -> VirtualLog:
 
 def shared_log(data: DataDirectory) -> SharedLog:
     """Return the shared log."""
-    with data._guard:
-        return data._shared_log()
+    return data._shared.log()
 
 
 def physical(data: DataDirectory) -> PartitionLog:

@@ -355,9 +355,9 @@ def check_producers(data: DataDirectory, promise: Promise) -> None:
 
 def check_whole_index(data: DataDirectory) -> None:
     """R5: what the index files of sealed segments say is what the log says, byte for byte."""
-    if data._shared is None:
+    if SHARED_TOPIC not in data.topics:
         return
-    log = data._shared.log
+    log = data._shared.log().log
     view = log.view
     for at, segment in enumerate(view.segments[:-1]):
         saved = read_file(data._files, index_path(log.directory, segment.base))

@@ -72,8 +72,7 @@ from cordwood.storage.recovery import (
     sync_names,
 )
 from cordwood.storage.rewriting import Pace, no_pace
-from cordwood.storage.shared_log import SharedLog
-from cordwood.storage.shared_upkeep import expire_virtual, reclaim
+from cordwood.storage.shared_topics import SHARED_CONFIG, SharedTopics
 from cordwood.storage.spool import Spool, remove_spools, spool
 from cordwood.storage.staging import Share, ShareWriter
 from cordwood.storage.store import as_storage_error
@@ -86,13 +85,6 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 TOPIC_NAME_MAX = 249
 #: What was staged this long ago belongs to a query that will not come back for it.
 ABANDONED_MS = 7 * 24 * 3_600_000
-#: The settings of the shared log itself. What is too large, or too old, its topics say.
-_SHARED_CONFIG = {
-    "cordwood.format": "shared",
-    "max.message.bytes": str(2**31 - 1),
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-}
 
 
 def _check_not_shared_log(name: str, done: str) -> None:
@@ -189,8 +181,6 @@ class DataDirectory:
         self._used = Condition(self._guard)
         self._clean_guard = Lock()
         self._partitions: dict[tuple[str, int], PartitionLog] = {}
-        self._virtual: dict[tuple[str, int], VirtualLog] = {}
-        self._shared: SharedLog | None = None
         self._refused: dict[tuple[str, int], StorageError] = {}
         self._left_over = False
         self._closed = False
@@ -239,6 +229,9 @@ class DataDirectory:
             opening.config.producer_id_expiration_ms,
         )
         self.chains = Chains(files, opening.clock, self._sign_compaction)
+        self._shared = SharedTopics(
+            self._around, self.chains, lambda: self.own_partition(SHARED_TOPIC, 0), self._guard
+        )
         remove_spools(files, self.path)
         remove_moved(files, self.path)
         self._publisher = Publisher(
@@ -272,7 +265,8 @@ class DataDirectory:
         """Publish what a crash interrupted, before anyone can append; refuse partitions where that fails."""
         for key, error in self._publisher.finish_all().items():
             self._refused[key] = error
-            log = self._partitions.pop(key, None) or self._virtual.pop(key, None)
+            self._shared.forget(*key)
+            log = self._partitions.pop(key, None)
             if log is not None:
                 with contextlib.suppress(StorageError):
                     log.close()
@@ -285,7 +279,7 @@ class DataDirectory:
         ]
         if gone:
             try:
-                self._end_in_shared(gone)
+                self._shared.end(gone)
             except StorageError:
                 # As long as the shared log cannot be opened, nobody takes their records for another's.
                 self._left_over = True
@@ -354,7 +348,7 @@ class DataDirectory:
             topics = self._catalogue.contents.topics
             new: dict[str, Entry] = {}
             if SHARED_TOPIC not in topics and any(map(is_shared, wanted)):
-                new[SHARED_TOPIC] = TopicEntry(SHARED_TOPIC, process.new_id(), 1, _SHARED_CONFIG)
+                new[SHARED_TOPIC] = TopicEntry(SHARED_TOPIC, process.new_id(), 1, SHARED_CONFIG)
             for entry in wanted:
                 if entry.name not in topics:
                     new.setdefault(entry.name, entry)
@@ -380,7 +374,7 @@ class DataDirectory:
         """Move away what is left of a deleted topic: records of a new one must never lie beside it."""
         deleted = self._catalogue.contents.deleted_names.get(name)
         if deleted is not None and is_shared(deleted):
-            self._end_in_shared([deleted])
+            self._shared.end([deleted])
         # The last one of that name: if there is a directory it is its, those before were moved.
         if deleted is not None and self._files.exists(join(self.path, "topics", name)):
             discard_topic(self._files, self.path, deleted)
@@ -425,9 +419,7 @@ class DataDirectory:
                 raise as_storage_error(error, f"deleting topic {name}") from error
             for key in [(name, partition) for partition in range(entry.partitions)]:
                 self._refused.pop(key, None)
-                virtual = self._virtual.pop(key, None)
-                if virtual is not None:
-                    virtual.close()
+                self._shared.forget(*key)
                 log = self._partitions.pop(key, None)
                 if log is not None:
                     self._around.changed.discard(log)
@@ -438,18 +430,11 @@ class DataDirectory:
             self._used.notify_all()
             try:
                 if is_shared(entry):
-                    self._end_in_shared([entry])
+                    self._shared.end([entry])
                 else:
                     discard_topic(self._files, self.path, entry)
             except (OSError, StorageError):
                 self._left_over = True
-
-    def _end_in_shared(self, topics: Iterable[TopicEntry]) -> None:
-        """Let the partitions of deleted topics be no more in the shared log. Durable on return."""
-        owners = [
-            owner_of(entry.name, partition) for entry in topics for partition in range(entry.partitions)
-        ]
-        self._shared_log().end(owners)
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -546,8 +531,7 @@ class DataDirectory:
 
     def opened(self, topic: str, partition: int) -> AnyLog | None:
         """Return the log of a partition if it is open already. Never blocks."""
-        key = (topic, partition)
-        return self._partitions.get(key) or self._virtual.get(key)
+        return self._partitions.get((topic, partition)) or self._shared.opened(topic, partition)
 
     def readable(self, topic: str, partition: int) -> AnyLog | UnusedPartition:
         """Return what there is to read of a partition, making nothing."""
@@ -576,12 +560,10 @@ class DataDirectory:
             self._check()
             if key in self._refused:
                 raise self._refused[key]
-            if key in self._virtual:
-                return self._virtual[key]
             if key not in self._partitions:
                 entry = self._entry(topic, partition)
                 if is_shared(entry):
-                    return self._open_virtual(entry, partition)
+                    return self._shared.open(entry, partition, self.config_of(entry.config))
                 try:
                     log = self._open_partition(topic, partition)
                 except StorageError as error:
@@ -593,25 +575,6 @@ class DataDirectory:
                     return None
                 self._partitions[key] = log
             return self._partitions[key]
-
-    def _open_virtual(self, entry: TopicEntry, partition: int) -> VirtualLog:
-        """Return a partition in the shared log, known from now on."""
-        expiration_ms = self._around.producer_expiration_ms
-        config = self.config_of(entry.config)
-        log = VirtualLog(self._shared_log(), entry, partition, config, expiration_ms)
-        self._virtual[entry.name, partition] = log
-        return log
-
-    def _shared_log(self) -> SharedLog:
-        """Return the shared log, made with its first use. With the guard.
-
-        Raises:
-            StorageError: If it cannot be opened.
-        """
-        if self._shared is None:
-            log = self.own_partition(SHARED_TOPIC, 0)
-            self._shared = SharedLog(self._files, log, self._opening.clock.now_ms)
-        return self._shared
 
     def _entry(self, topic: str, partition: int) -> TopicEntry:
         entry = self._catalogue.contents.topics.get(topic)
@@ -701,8 +664,7 @@ class DataDirectory:
         up: appends and reads go on.
         """
         if SHARED_TOPIC in self.topics:
-            with self._guard:
-                self._shared_log()
+            self._shared.log()
         reports = [self.keep_up(log, force=force) for log in self.all_partitions()]
         hashed = sum(log.hash_sealed() for log in self.all_partitions())
         return replace(merged(reports), segments_hashed=hashed, shares_removed=self.collect_abandoned())
@@ -712,8 +674,10 @@ class DataDirectory:
     ) -> MaintenanceReport:
         """Do what policies ask for in one partition; see `maintenance.maintain_partition`."""
         self._check()
-        if isinstance(log, VirtualLog) or log is self._shared_partition():
-            return self._keep_up_shared(log, needed_from, pace)
+        if isinstance(log, VirtualLog):
+            return self._shared.expire([log], needed_from)
+        if log.state.topic == SHARED_TOPIC:
+            return merged([self._shared.expire(self._unwaited()), self._shared.reclaim(pace)])
         return maintain_partition(
             self._around,
             self.chains,
@@ -724,24 +688,6 @@ class DataDirectory:
             pace=pace,
             force=force,
         )
-
-    def _shared_partition(self) -> PartitionLog | None:
-        return None if self._shared is None else self._shared.log
-
-    def _keep_up_shared(self, log: AnyLog, needed_from: int | None, pace: Pace) -> MaintenanceReport:
-        """Move where a partition starts; where *log* is the shared log, of all in it, and free space."""
-        with self._guard:
-            shared = self._shared_log()
-        now_ms = self._opening.clock.now_ms()
-        try:
-            if isinstance(log, VirtualLog):
-                return MaintenanceReport(expire_virtual(shared, [log], now_ms, needed_from))
-            expired = expire_virtual(shared, self._unwaited(), now_ms)
-            return MaintenanceReport(expired, reclaimed=reclaim(self._around, self.chains, shared, pace))
-        except LogClosed:
-            return MaintenanceReport()
-        except CordwoodError as error:
-            return MaintenanceReport(failures=(f"the shared log could not be kept up: {error}",))
 
     def _unwaited(self) -> Iterator[VirtualLog]:
         """Yield the partitions in the shared log whose retention waits for nobody."""
@@ -757,8 +703,7 @@ class DataDirectory:
         """Let go of what retention no longer keeps in one partition; see `maintenance.expire_partition`."""
         self._check()
         if isinstance(log, VirtualLog):
-            report = self._keep_up_shared(log, needed_from, no_pace)
-            return next(iter(report.expired), None)
+            return next(iter(self._shared.expire([log], needed_from).expired), None)
         return expire_partition(self._around, self.chains, log, needed_from=needed_from)
 
     def verify(self, topic: str, progress: Progress) -> VerifyReport:
@@ -900,10 +845,7 @@ class DataDirectory:
 
     def _close_partitions(self) -> list[StorageError]:
         failures: list[StorageError] = []
-        for virtual in list(self._virtual.values()):
-            virtual.close()
-        if self._shared is not None:
-            self._shared.close()
+        self._shared.close()
         for log in self._partitions.values():
             try:
                 log.close()
