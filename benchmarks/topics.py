@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.measure import Figure
@@ -33,6 +33,10 @@ RECORDS = 10
 AT_A_TIME = 1000
 STEPS = (*(step for step in (1000, 10_000, 100_000) if step < TOPICS_MAX), TOPICS_MAX)
 SHARED = {"cordwood.storage": "shared"}
+
+
+class Stuck(Exception):
+    """The server did not take what it was sent."""
 
 
 class Standing(NamedTuple):
@@ -89,10 +93,13 @@ def kafka(data: Path) -> list[Figure]:
     reached = Standing(0, 0.0, 0.0, 0.0, 0)
     with apache_kafka(data) as server:
         until = time.monotonic() + KAFKA_SECONDS
-        for standing in growing(server.bootstrap, server.pid, TOPICS_MAX):
-            reached = standing
-            if time.monotonic() > until:
-                break
+        try:
+            for standing in growing(server.bootstrap, server.pid, TOPICS_MAX):
+                reached = standing
+                if time.monotonic() > until:
+                    break
+        except (Stuck, KafkaException) as error:
+            print(f"Kafka gave up after {reached.topics:,} topics: {error}")
     return [
         Figure(f"Kafka: topics within {KAFKA_SECONDS:.0f} s", reached.topics, ""),
         Figure("Kafka: created", reached.create_seconds, "s"),
@@ -118,7 +125,10 @@ def growing(bootstrap: str, pid: int, topics: int) -> Iterator[Standing]:
         fill(bootstrap, names)
         filled += time.perf_counter() - before
         open_files = len(os.listdir(f"/proc/{pid}/fd"))
-        yield Standing(start + len(names), created, filled, rss_anon_mb(pid), open_files)
+        standing = Standing(start + len(names), created, filled, rss_anon_mb(pid), open_files)
+        if standing.topics % 10_000 == 0:
+            print(standing, flush=True)
+        yield standing
 
 
 def name_of(number: int) -> str:
@@ -138,8 +148,8 @@ def fill(bootstrap: str, names: list[str]) -> None:
     for name in names:
         for number in range(RECORDS):
             producer.produce(name, f"{name} {number}", partition=0, on_delivery=delivered)
-    assert producer.flush(300) == 0
-    assert not failed, failed[0]
+    if producer.flush(120) or failed:
+        raise Stuck(f"not all records were acknowledged: {failed[0] if failed else 'no answer'}")
 
 
 def check(server: ServerProcess, topics: int) -> None:

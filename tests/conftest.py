@@ -8,11 +8,16 @@ import warnings
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)
     from cordwood import kernels
+
+# How long an example takes says nothing on a machine that others use as well.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 #: Tests whose output is worth reading when they pass.
 COUNTING = (
@@ -27,6 +32,7 @@ COUNTING = (
     "tests/test_architecture.py",
     "tests/storage/test_every_format.py",
     "tests/storage/test_rot.py",
+    "tests/storage/test_shared_",
     "tests/storage/test_tampering.py",
     "tests/storage/test_verify_formats.py",
 )

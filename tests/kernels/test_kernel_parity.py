@@ -31,7 +31,7 @@ def both(name: str, *arguments: Any) -> tuple[Any, ...]:
     return compiled
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(
     st.lists(any_bytes, max_size=3).map(b"".join),
     st.integers(0, 10),
@@ -47,7 +47,7 @@ def test_scan_of_any_bytes_is_the_same(
     both("scan_headers", data, start, len(data) - 3, 1 << 24, INT64_MIN, False, INT64_MIN, INT64_MAX)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(record_bytes, st.integers(-1, 30), st.integers(-1, 30), offsets, st.booleans(), st.integers(-1, 3))
 @example(b"\x00" * 7, 1, 0, 0, True, -1)
 def test_walk_of_any_bytes_is_the_same(
@@ -56,7 +56,7 @@ def test_walk_of_any_bytes_is_the_same(
     both("walk_records", data, 0, len(data), count, last_delta, base_timestamp, dense, compressed_at)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(record_bytes, st.integers(-1, 30), st.integers(-1, 30), offsets, offsets, st.booleans())
 def test_rows_of_any_bytes_are_the_same(
     data: bytes, count: int, last_delta: int, base_timestamp: int, append_timestamp: int, stamped: bool
@@ -70,7 +70,7 @@ def test_rows_of_any_bytes_are_the_same(
     )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(st.lists(mutations(batches()), min_size=1, max_size=3).map(b"".join), st.integers(0, 63))
 def test_columns_of_any_bytes_are_the_same(data: bytes, want: int) -> None:
     """Both as they stand in the buffer and as decompressed payloads."""
@@ -122,7 +122,7 @@ def test_encoding_columns_gives_the_same_bytes(given_rows: list[Any], data: st.D
     both("encode_columns", columns, start, stop, 5)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(row_lists, st.data())
 def test_columns_whose_buffers_lie_are_refused_alike(given_rows: list[Any], data: st.DataObject) -> None:
     """Any one buffer cut, or any one int32 or int64 in it replaced."""

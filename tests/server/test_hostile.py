@@ -1,6 +1,6 @@
 """Thousands of hostile frames at one server, which lives, serves others, and keeps its memory.
 
-`CORDWOOD_HOSTILE_FRAMES` sets how many (default 15,000), `CORDWOOD_HOSTILE_SEED` which.
+`CORDWOOD_HOSTILE_FRAMES` sets how many (default 10,000), `CORDWOOD_HOSTILE_SEED` which.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cordwood.protocol.messages.topics import CreatableTopic, CreateTopicsReques
 from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 
-FRAMES = int(os.environ.get("CORDWOOD_HOSTILE_FRAMES", "15000"))
+FRAMES = int(os.environ.get("CORDWOOD_HOSTILE_FRAMES", "10000"))
 SEED = int(os.environ.get("CORDWOOD_HOSTILE_SEED", "20260318"))
 ROUNDS = 3
 #: Valid frames in the load that an attack is compared with: enough for a 99th percentile.

@@ -1,6 +1,6 @@
 """kill -9 of drivers and brokers at planted points of the sink; then the output, record by record.
 
-`CORDWOOD_SINK_RUNS` sets how many runs there are (default 3; with 20 each kind of kill must have occurred),
+`CORDWOOD_SINK_RUNS` sets how many runs there are (default 2; with 20 each kind of kill must have occurred),
 `CORDWOOD_SINK_SEED` the seed of the first.
 Each run has data, batches and kills of its own; all share a driver, which is started again whenever it was
 killed.
@@ -31,7 +31,7 @@ from support.sinks import (
     values_in,
 )
 
-RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "3"))
+RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "2"))
 SEED = int(os.environ.get("CORDWOOD_SINK_SEED", "20261116"))
 #: How often a job may end badly, beside being killed: a broker that is gone for a moment fails a query.
 FAILURES_MAX = 10
