@@ -65,11 +65,13 @@ LONGEST = (
     "tests/crash/test_crash_engine.py",
 )
 
-# Each Spark that a test starts lives for seconds: compiling its code well costs more than running it. Two
-# hundred pieces of a few rows each, which is what it makes of a shuffle by itself, cost most of all.
+# Each Spark that a test starts lives for seconds: compiling its code well, or code for a query at all, costs
+# more than running it. Two hundred pieces of a few rows each, which is what it makes of a shuffle by itself,
+# cost most of all.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2 -Dspark.ui.enabled=false",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2 -Dspark.ui.enabled=false "
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
 )
 
 if not kernels.COMPILED:
