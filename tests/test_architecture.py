@@ -13,6 +13,7 @@ LINES = {
     "records": 0,
     "tenancy": 0,
     "config": 0,
+    "setting_kinds": 0,
     "telemetry": 0,
     "clock": 0,
     "process": 0,

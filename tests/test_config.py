@@ -16,20 +16,16 @@ from cordwood.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
     BrokerConfig,
-    Endpoint,
-    Endpoints,
     OrgQuota,
     Setting,
-    SyncMode,
-    SyncPolicy,
     TopicConfig,
     load_broker_config,
     reference_table,
-    text_of,
     topic_config,
 )
 from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
 from cordwood.properties import parse_properties
+from cordwood.setting_kinds import Endpoint, Endpoints, SyncMode, SyncPolicy, text_of
 
 SETTINGS = [*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()]
 every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -15,13 +15,29 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from cordwood import kafka_settings, tenancy
 from cordwood.errors import InvalidSetting, UnknownSetting
+from cordwood.setting_kinds import (
+    INT_MAX,
+    LONG_MAX,
+    Endpoint,
+    Endpoints,
+    Kind,
+    SyncPolicy,
+    integer,
+    limit,
+    one_of,
+    parse_boolean,
+    parse_only_path,
+    parse_path,
+    parse_ratio,
+    text_of,
+)
 
 T = TypeVar("T")
 
@@ -30,10 +46,7 @@ RecordFormat = Literal["batch", "rustlog", "kimberlite", "laminarmq", "frame"]
 #: The format of the log that topics share. None but that can have it.
 SHARED_FORMAT = "shared"
 Storage = Literal["own", "shared"]
-SyncMode = Literal["each", "every", "ms", "never"]
 
-_INT_MAX = 2**31 - 1
-_LONG_MAX = 2**63 - 1
 _HOUR_MS = 3_600_000
 _MESSAGE_BYTES = 16 << 20
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -41,186 +54,21 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 # How text becomes a value
 
-
-@dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
-    """How text becomes a value. ``parse`` raises ValueError for all but what ``expected`` describes."""
-
-    parse: Callable[[str], T]
-    expected: str
-
-
-def _whole_number(text: str) -> int:
-    # int() alone would also take 1_000 and the digits of every script, which nobody means in a file.
-    if not re.fullmatch(r"[+-]?[0-9]+", text):
-        raise ValueError(f"not a whole number: {text!r}")
-    return int(text)
-
-
-def _integer(minimum: int, maximum: int = _INT_MAX, *, unit: str = "", scale: int = 1) -> Kind[int]:
-    """Take a whole number within both bounds; the value is that number times *scale*."""
-
-    def parse(text: str) -> int:
-        number = _whole_number(text)
-        if not minimum <= number <= maximum:
-            raise ValueError(f"{number} is not from {minimum} to {maximum}")
-        return number * scale
-
-    return Kind(parse, f"a whole number{unit and ' of '}{unit} from {minimum} to {maximum}")
-
-
-def _one_of(*choices: str, unsaid: str | None = None) -> Kind[Any]:
-    def parse(text: str) -> str:
-        if text not in choices and text != unsaid:
-            raise ValueError(f"{text!r} is not one of {choices}")
-        return text
-
-    return Kind(parse, " or ".join(choices))
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ValueError(f"neither true nor false: {text!r}")
-    return text.lower() == "true"
-
-
-def _parse_path(text: str) -> str:
-    if not text or "\0" in text:
-        raise ValueError(f"not a path: {text!r}")
-    return text
-
-
-def _parse_only_path(text: str) -> str:
-    # Kafka takes a list here. Taking its commas as part of one name would put the data where nobody looks.
-    if "," in text:
-        raise ValueError(f"more than one path: {text!r}")
-    return _parse_path(text)
-
-
-@dataclass(frozen=True, slots=True)
-class SyncPolicy:
-    """When appended records are synced to the device.
-
-    ``amount`` counts records for ``every`` and milliseconds for ``ms``; it is 0 for ``each`` and ``never``.
-    """
-
-    mode: SyncMode
-    amount: int = 0
-
-    def __post_init__(self) -> None:
-        smallest, largest = (1, _INT_MAX) if self.mode in ("every", "ms") else (0, 0)
-        if self.mode not in get_args(SyncMode) or not smallest <= self.amount <= largest:
-            raise ValueError(f"no sync policy is {self.mode!r} with {self.amount}")
-
-    @classmethod
-    def parse(cls, text: str) -> SyncPolicy:
-        """Return the policy that *text* names: ``each``, ``every:N``, ``ms:T`` or ``never``.
-
-        Raises:
-            ValueError: If it names none, or N or T is not from 1 to 2147483647.
-        """
-        match text.partition(":"):
-            case ("each" | "never") as mode, "", "":
-                return cls(mode)
-            case ("every" | "ms") as mode, ":", amount:
-                return cls(mode, _whole_number(amount))
-        raise ValueError(f"no sync policy is {text!r}")
-
-    def __str__(self) -> str:
-        return f"{self.mode}:{self.amount}" if self.amount else self.mode
-
-    @property
-    def durable(self) -> bool:
-        """Whether only synced records are acknowledged. If not, a power cut can take acknowledged ones."""
-        return self.mode == "each"
-
-
-class Endpoint(NamedTuple):
-    """A host and a port to listen on or to be reached at; an empty host means every interface."""
-
-    host: str
-    port: int
-    name: str = "PLAINTEXT"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint of ``HOST:PORT`` or ``[IPV6]:PORT``, behind a ``NAME://`` or not.
-
-        Raises:
-            ValueError: If *text* is none of these, or the name is one of Kafka's for encrypted or
-                authenticated connections: whoever asks for that must not get less.
-        """
-        name, _, address = text.rpartition("://")
-        match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([a-zA-Z0-9._-]*)):([0-9]+)", address)
-        if match is None or int(match[3]) > 65535 or not re.fullmatch(r"[A-Za-z0-9_-]*", name):
-            raise ValueError(f"neither HOST:PORT nor NAME://HOST:PORT: {text!r}")
-        if name.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise ValueError(f"not offered: {name}")
-        return cls(match[1] or match[2] or "", int(match[3]), name or "PLAINTEXT")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """One or more endpoints, as ``listeners`` has them."""
-
-    each: tuple[Endpoint, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoints:
-        """Return the endpoints of a list with commas; an empty text has none.
-
-        The one that Kafka has for its controllers is left out: there are none here.
-        """
-        endpoints = [Endpoint.parse(part.strip()) for part in text.split(",")] if text else []
-        return cls(tuple(endpoint for endpoint in endpoints if endpoint.name != "CONTROLLER"))
-
-    def __str__(self) -> str:
-        return ",".join(f"{endpoint.name}://{endpoint}" for endpoint in self.each)
-
-
-def _limit(unit: str, scale: int = 1) -> Kind[int]:
-    """Take a whole number, times *scale*, or -1 for no limit."""
-
-    def parse(text: str) -> int:
-        number = _whole_number(text)
-        if not -1 <= number <= _LONG_MAX // scale:
-            raise ValueError(f"{number} is neither -1 nor a number of {unit}")
-        return number if number == -1 else number * scale
-
-    return Kind(parse, f"a whole number of {unit}, or -1 for no limit")
-
-
-def _parse_ratio(text: str) -> float:
-    number = float(text)
-    if not 0 <= number <= 1:
-        raise ValueError(f"{number} is not from 0 to 1")
-    return number
-
-
-_BOOLEAN = Kind(_parse_boolean, "true or false")
-_MILLISECONDS = _integer(1, _LONG_MAX, unit="milliseconds")
-_HOURS = _integer(1, unit="hours", scale=_HOUR_MS)
-_LAG = _integer(0, _LONG_MAX, unit="milliseconds")
-_KEPT_MS, _KEPT_BYTES = _limit("milliseconds"), _limit("bytes")
-_RATIO = Kind(_parse_ratio, "a number from 0 to 1")
-_NUMBER = _integer(0)
-_PATH = Kind(_parse_path, "the path of a directory")
-_ONLY_PATH = Kind(_parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
-_BYTES = _integer(1, unit="bytes")
+_BOOLEAN = Kind(parse_boolean, "true or false")
+_MILLISECONDS = integer(1, LONG_MAX, unit="milliseconds")
+_HOURS = integer(1, unit="hours", scale=_HOUR_MS)
+_LAG = integer(0, LONG_MAX, unit="milliseconds")
+_KEPT_MS, _KEPT_BYTES = limit("milliseconds"), limit("bytes")
+_RATIO = Kind(parse_ratio, "a number from 0 to 1")
+_NUMBER = integer(0)
+_PATH = Kind(parse_path, "the path of a directory")
+_ONLY_PATH = Kind(parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
+_BYTES = integer(1, unit="bytes")
 _ENDPOINTS = Kind(Endpoints.parse, "PLAINTEXT://HOST:PORT (TLS and SASL are not offered), more after commas")
 _METRICS = Kind(Endpoints.parse, "HOST:PORT, where port 0 picks one, more after commas, or nothing")
 _ORG = Kind(tenancy.parse_org, f"the number of an org, from 0 to {tenancy.ORG_MAX}")
-_BYTES_PER_SECOND = _integer(1, _LONG_MAX, unit="bytes")
-_SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {_INT_MAX}")
-
-
-def text_of(value: object) -> str:
-    """Return *value* as a properties file spells it; parsing that gives the value back."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+_BYTES_PER_SECOND = integer(1, LONG_MAX, unit="bytes")
+_SYNC = Kind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {INT_MAX}")
 
 
 # What a setting is
@@ -308,7 +156,7 @@ class TopicConfig:
     segment_bytes: int = _setting(
         "segment.bytes",
         "log.segment.bytes",
-        _integer(14, unit="bytes"),
+        integer(14, unit="bytes"),
         1 << 30,
         "A segment is sealed before an append would make its store larger than this.",
     )
@@ -323,42 +171,42 @@ class TopicConfig:
     segment_index_bytes: int = _setting(
         "segment.index.bytes",
         "log.index.size.max.bytes",
-        _integer(16, unit="bytes"),
+        integer(16, unit="bytes"),
         10 << 20,
         "A segment is sealed when one of its indexes has no room left below this size.",
     )
     index_interval_bytes: int = _setting(
         "index.interval.bytes",
         "log.index.interval.bytes",
-        _integer(0, unit="bytes"),
+        integer(0, unit="bytes"),
         4096,
         "The offset index gets an entry for a frame that starts at least this far after the last one in it.",
     )
     index_interval_records: int = _setting(
         "cordwood.index.interval.records",
         "cordwood.index.interval.records",
-        _integer(1),
+        integer(1),
         100,
         "In formats with a frame for each record the offset index gets an entry for every one of so many.",
     )
     max_message_bytes: int = _setting(
         "max.message.bytes",
         "message.max.bytes",
-        _integer(0, unit="bytes"),
+        integer(0, unit="bytes"),
         _MESSAGE_BYTES,
         "The largest batch that is stored, and the largest record in one.",
     )
     message_timestamp_type: TimestampType = _setting(  # noqa: RUF009 - a field, as every other one
         "message.timestamp.type",
         "log.message.timestamp.type",
-        _one_of(*get_args(TimestampType)),
+        one_of(*get_args(TimestampType)),
         "CreateTime",
         "Whether a record keeps its producer's timestamp or gets the time at which it was appended.",
     )
     cleanup_policy: str = _setting(
         "cleanup.policy",
         "log.cleanup.policy",
-        _one_of("delete", "compact", "compact,delete"),
+        one_of("delete", "compact", "compact,delete"),
         "delete",
         "Which old records may go: whole segments, or those whose key has a later one, so each needs a key.",
     )
@@ -366,8 +214,8 @@ class TopicConfig:
         "retention.ms",
         {
             "log.retention.ms": _KEPT_MS,
-            "log.retention.minutes": _limit("minutes", 60_000),
-            "log.retention.hours": _limit("hours", _HOUR_MS),
+            "log.retention.minutes": limit("minutes", 60_000),
+            "log.retention.hours": limit("hours", _HOUR_MS),
         },
         _KEPT_MS,
         -1,
@@ -419,7 +267,7 @@ class TopicConfig:
         "max.compaction.lag.ms",
         "log.cleaner.max.compaction.lag.ms",
         _MILLISECONDS,
-        _LONG_MAX,
+        LONG_MAX,
         "A record older than this is compacted, however little of the log there is to compact.",
     )
     preallocate: bool = _setting(
@@ -432,7 +280,7 @@ class TopicConfig:
     format: str = _setting(
         "cordwood.format",
         "cordwood.format",
-        _one_of(*get_args(RecordFormat), unsaid=SHARED_FORMAT),
+        one_of(*get_args(RecordFormat), unsaid=SHARED_FORMAT),
         "batch",
         "How records are laid out in the store: batch is Kafka's record batch, version 2; the other formats "
         "are those of other systems and have a frame for each record.",
@@ -440,7 +288,7 @@ class TopicConfig:
     storage: Storage = _setting(  # noqa: RUF009 - a field, as every other one
         "cordwood.storage",
         "cordwood.storage",
-        _one_of(*get_args(Storage)),
+        one_of(*get_args(Storage)),
         "own",
         "Whether a new topic gets files of its own or is kept in the log that many topics share.",
     )
@@ -455,7 +303,7 @@ class TopicConfig:
     initial_offset: int = _setting(
         "cordwood.initial.offset",
         "cordwood.initial.offset",
-        _integer(0, _LONG_MAX),
+        integer(0, LONG_MAX),
         0,
         "The first offset of each partition of a new topic.",
     )
@@ -521,7 +369,7 @@ class BrokerConfig:
     sync_max_ms: int = _setting(
         "cordwood.sync.max.ms",
         "cordwood.sync.max.ms",
-        _integer(1, unit="milliseconds"),
+        integer(1, unit="milliseconds"),
         10,
         "The longest an append stays unsynced under cordwood.sync=each, whatever acks its producer asks for.",
     )
@@ -542,7 +390,7 @@ class BrokerConfig:
     num_partitions: int = _setting(
         "num.partitions",
         "num.partitions",
-        _integer(1, 100_000),
+        integer(1, 100_000),
         1,
         "How many partitions a topic gets that is created without saying so.",
     )
@@ -570,21 +418,21 @@ class BrokerConfig:
     queued_max_request_bytes: int = _setting(
         "queued.max.request.bytes",
         "queued.max.request.bytes",
-        _integer(1 << 20, _LONG_MAX, unit="bytes"),
+        integer(1 << 20, LONG_MAX, unit="bytes"),
         256 << 20,
         "Requests and responses of all clients together may take this much memory before reading pauses.",
     )
     fetch_max_bytes: int = _setting(
         "fetch.max.bytes",
         "fetch.max.bytes",
-        _integer(1024, unit="bytes"),
+        integer(1024, unit="bytes"),
         55 << 20,
         "The most a fetch returns, whatever its client asks for; a larger first batch comes whole.",
     )
     max_connections: int = _setting(
         "max.connections",
         "max.connections",
-        _integer(1),
+        integer(1),
         10_000,
         "How many clients may be connected; further ones are turned away.",
     )
@@ -605,56 +453,56 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = _setting(
         "group.min.session.timeout.ms",
         "group.min.session.timeout.ms",
-        _integer(1, unit="milliseconds"),
+        integer(1, unit="milliseconds"),
         6_000,
         "The shortest session that a member of a consumer group may ask for.",
     )
     group_max_session_timeout_ms: int = _setting(
         "group.max.session.timeout.ms",
         "group.max.session.timeout.ms",
-        _integer(1, unit="milliseconds"),
+        integer(1, unit="milliseconds"),
         1_800_000,
         "The longest session that a member of a consumer group may ask for.",
     )
     group_max_size: int = _setting(
         "group.max.size",
         "group.max.size",
-        _integer(1),
-        _INT_MAX,
+        integer(1),
+        INT_MAX,
         "How many members a consumer group may have.",
     )
     group_initial_rebalance_delay_ms: int = _setting(
         "group.initial.rebalance.delay.ms",
         "group.initial.rebalance.delay.ms",
-        _integer(0, unit="milliseconds"),
+        integer(0, unit="milliseconds"),
         0,
         "How long the first member of a consumer group waits for others before partitions are assigned.",
     )
     offsets_retention_minutes: int = _setting(
         "offsets.retention.minutes",
         "offsets.retention.minutes",
-        _integer(1, unit="minutes"),
+        integer(1, unit="minutes"),
         7 * 24 * 60,
         "How long the committed offsets of a consumer group without members are kept.",
     )
     offset_metadata_max_bytes: int = _setting(
         "offset.metadata.max.bytes",
         "offset.metadata.max.bytes",
-        _integer(0, unit="bytes"),
+        integer(0, unit="bytes"),
         4096,
         "The longest note that may be committed with an offset.",
     )
     producer_id_expiration_ms: int = _setting(
         "producer.id.expiration.ms",
         "producer.id.expiration.ms",
-        _integer(1, unit="milliseconds"),
+        integer(1, unit="milliseconds"),
         24 * _HOUR_MS,
         "An idempotent producer that sends nothing for this long may be forgotten.",
     )
     index_cache_segments: int = _setting(
         "cordwood.index.cache.segments",
         "cordwood.index.cache.segments",
-        _limit("segments"),
+        limit("segments"),
         -1,
         "How many sealed segments have their indexes in memory, those used last; -1 is all of them.",
     )
@@ -682,21 +530,21 @@ class BrokerConfig:
     cleaner_map_bytes: int = _setting(
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.dedupe.buffer.size",
-        _integer(1 << 10, _LONG_MAX, unit="bytes"),
+        integer(1 << 10, LONG_MAX, unit="bytes"),
         128 << 20,
         "Memory for the keys of a compaction; one with more of them is done in several passes.",
     )
     cleaner_bytes_per_second: int = _setting(
         "log.cleaner.io.max.bytes.per.second",
         "log.cleaner.io.max.bytes.per.second",
-        _integer(1, _LONG_MAX, unit="bytes"),
-        _LONG_MAX,
+        integer(1, LONG_MAX, unit="bytes"),
+        LONG_MAX,
         "How fast the server reads and writes to compact, at most.",
     )
     scrub_bytes_per_second: int = _setting(
         "cordwood.scrub.bytes.per.second",
         "cordwood.scrub.bytes.per.second",
-        _integer(0, _LONG_MAX, unit="bytes"),
+        integer(0, LONG_MAX, unit="bytes"),
         8 << 20,
         "How fast the server reads everything again to find what rots or was changed; 0 is never.",
     )
@@ -838,7 +686,7 @@ ORG_FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "stored_bytes": Family(
             "cordwood.org.<org>.stored.bytes",
-            _integer(0, _LONG_MAX, unit="bytes"),
+            integer(0, LONG_MAX, unit="bytes"),
             "How much the partitions of an org may hold; batches beyond that are refused.",
         ),
     }

@@ -16,14 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from cordwood.broker.partitioner import partition_for_key
 from cordwood.broker.topics import Topics
 from cordwood.clock import Clock, SystemClock
-from cordwood.config import (
-    TOPIC_SETTINGS,
-    BrokerConfig,
-    SyncPolicy,
-    TopicConfig,
-    load_broker_config,
-    text_of,
-)
+from cordwood.config import TOPIC_SETTINGS, BrokerConfig, TopicConfig, load_broker_config
 from cordwood.errors import (
     DirectoryLocked,
     InvalidSetting,
@@ -35,6 +28,7 @@ from cordwood.errors import (
 )
 from cordwood.records import Header, OffsetRange, Record
 from cordwood.scan import Readable, Scan, check_columns
+from cordwood.setting_kinds import SyncPolicy, text_of
 from cordwood.storage.catalogue import TopicEntry
 from cordwood.storage.data_directory import DataDirectory, Opening, partition_directory
 from cordwood.storage.files import Files

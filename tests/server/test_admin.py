@@ -24,7 +24,7 @@ from support.serving import SECONDS_MAX, RawClient, ServerProcess, serving
 
 import cordwood
 from cordwood import Broker
-from cordwood.config import BROKER_SETTINGS, FIXED_SETTINGS, TOPIC_SETTINGS, load_broker_config, text_of
+from cordwood.config import BROKER_SETTINGS, FIXED_SETTINGS, TOPIC_SETTINGS, load_broker_config
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.error_codes import ErrorCode
@@ -72,6 +72,7 @@ from cordwood.protocol.messages.topics import (
 from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server.broker import open_node
+from cordwood.setting_kinds import text_of
 from cordwood.storage.memory_files import MemoryFiles
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from broker.nodes import node_on, open_on
 from support.serving import SECONDS_MAX, RawClient
 
 from cordwood.clock import SystemClock
-from cordwood.config import BrokerConfig, Endpoint, load_broker_config
+from cordwood.config import BrokerConfig, load_broker_config
 from cordwood.errors import ListenFailed
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
@@ -26,6 +26,7 @@ from cordwood.server import server as server_module
 from cordwood.server.broker import Broker
 from cordwood.server.listening import Acceptor, listen
 from cordwood.server.server import Server, new_event_loop
+from cordwood.setting_kinds import Endpoint
 from cordwood.storage.memory_files import MemoryFiles
 
 LOOPBACK = {"127.0.0.1", "::1"}

@@ -23,10 +23,11 @@ from cordwood.cli.backend import (
     unknown_group,
 )
 from cordwood.clock import SystemClock
-from cordwood.config import TOPIC_SETTINGS, text_of
+from cordwood.config import TOPIC_SETTINGS
 from cordwood.embedded import Log
 from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError
 from cordwood.records import OffsetRange, Record
+from cordwood.setting_kinds import text_of
 
 CHUNK_RECORDS = 500
 #: How often a follower looks for new records.

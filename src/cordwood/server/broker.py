@@ -12,9 +12,10 @@ from types import TracebackType
 from cordwood import process
 from cordwood.broker.node import Node
 from cordwood.clock import Clock, SystemClock
-from cordwood.config import BrokerConfig, Endpoints, load_broker_config
+from cordwood.config import BrokerConfig, load_broker_config
 from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed
 from cordwood.server.server import Server, new_event_loop, shown
+from cordwood.setting_kinds import Endpoints
 from cordwood.storage.data_directory import DataDirectory, Opening
 from cordwood.storage.files import Files
 from cordwood.storage.memory_files import MemoryFiles

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from cordwood.clock import Clock
-from cordwood.config import Endpoint
 from cordwood.errors import MalformedMessage, UnsupportedVersion
 from cordwood.protocol.apis import ApiKey, Request, decode_request, encode_response
 from cordwood.protocol.frames import Inbox
 from cordwood.protocol.wire import Buffer
 from cordwood.server.budget import Budget
+from cordwood.setting_kinds import Endpoint
 
 #: A client may have this many requests, and this many bytes of them, unanswered before reading pauses.
 REQUESTS_MAX = 256

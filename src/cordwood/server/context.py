@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cordwood.broker.tenants import Tenant
-from cordwood.config import BrokerConfig, Endpoint
+from cordwood.config import BrokerConfig
 from cordwood.server.budget import Budget
 from cordwood.server.connection import Exchange, Prepared
 from cordwood.server.metrics_meter import RequestMeter
@@ -18,6 +18,7 @@ from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Pipeline
 from cordwood.server.quotas import OrgQuotas
 from cordwood.server.tenant_groups import TenantGroups
+from cordwood.setting_kinds import Endpoint
 
 Result = TypeVar("Result")
 _LOGGER = logging.getLogger("cordwood.server")

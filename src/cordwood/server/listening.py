@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from cordwood.config import Endpoint
 from cordwood.errors import ListenFailed
+from cordwood.setting_kinds import Endpoint
 
 BACKLOG = 1024
 #: With port 0 the one the system picks for the first address must be free at the others too.

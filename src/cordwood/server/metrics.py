@@ -12,11 +12,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import NamedTuple, cast
 
-from cordwood.config import Endpoint
 from cordwood.server.context import Workers
 from cordwood.server.listening import Acceptor, listen
 from cordwood.server.metrics_answers import ServerAnswers
 from cordwood.server.metrics_text import CONTENT_TYPE
+from cordwood.setting_kinds import Endpoint
 
 REQUEST_BYTES_MAX = 8 << 10
 #: What a client may take for all of it: asking, and taking the answer.

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from cordwood import telemetry
 from cordwood.broker.coordinator import Coordinator, Place
 from cordwood.broker.node import Node, Standing
-from cordwood.config import Endpoint
 from cordwood.errors import StorageError, UnknownTopic
+from cordwood.setting_kinds import Endpoint
 from cordwood.telemetry import Sample
 from cordwood.tenancy import show_id
 

@@ -13,7 +13,7 @@ from cordwood.broker.coordinator import Coordinator, Limits
 from cordwood.broker.node import Node
 from cordwood.broker.tenants import Tenant
 from cordwood.clock import Clock
-from cordwood.config import BrokerConfig, Endpoint
+from cordwood.config import BrokerConfig
 from cordwood.errors import InvalidSetting, LogFailed
 from cordwood.protocol.frames import SMALL
 from cordwood.server.budget import Budget
@@ -31,6 +31,7 @@ from cordwood.server.scrubbing import Scrubber
 from cordwood.server.service import Service
 from cordwood.server.tenant_groups import TenantGroups
 from cordwood.server.upkeep import Upkeep
+from cordwood.setting_kinds import Endpoint
 
 if TYPE_CHECKING:
     from cordwood.server.metrics import MetricsEndpoint

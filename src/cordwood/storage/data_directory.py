@@ -13,14 +13,7 @@ import msgspec
 
 from cordwood import process, tenancy
 from cordwood.clock import Clock, SystemClock
-from cordwood.config import (
-    FIXED_SETTINGS,
-    TOPIC_SETTINGS,
-    BrokerConfig,
-    TopicConfig,
-    text_of,
-    topic_config,
-)
+from cordwood.config import FIXED_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig, topic_config
 from cordwood.errors import (
     CordwoodError,
     DirectoryRefused,
@@ -36,6 +29,7 @@ from cordwood.errors import (
 )
 from cordwood.formats.registry import BATCH, EVERY_FORMAT
 from cordwood.kernels import Buffer
+from cordwood.setting_kinds import text_of
 from cordwood.storage import identity
 from cordwood.storage.active import Surroundings
 from cordwood.storage.catalogue import (

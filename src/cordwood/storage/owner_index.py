@@ -122,10 +122,6 @@ class SealedOwners:
         """Return the entry of the frame that has *id_*."""
         return find_entry(self._entries, len(self._entries) // ENTRY_SIZE, id_)
 
-    def __iter__(self) -> Iterator[OwnerEntry]:
-        for number in range(len(self._entries) // ENTRY_SIZE):
-            yield unpack_entry(self._entries, number)
-
 
 class FollowedOwners:
     """The index of a segment that another process may be adding to. From any thread.
@@ -159,20 +155,16 @@ class ActiveOwners:
         self.base = base
         self.path = index_path(directory, base)
         self._file = _open(files, self.path)
-        self._written = kept * ENTRY_SIZE
-        if self._file.size() > self._written:
+        written = kept * ENTRY_SIZE
+        if self._file.size() > written:
             # Entries of frames that a crash took. They must not come back under those that take their place.
-            self._file.truncate(self._written)
+            self._file.truncate(written)
             self._file.sync()
         self._unsynced = 0
         self._closed = False
         self._mapped: Buffer = b""
         #: (bytes in the file, entries after those): replaced together, so that `find` sees both or neither.
-        self._state = (self._written, bytearray())
-
-    def __len__(self) -> int:
-        written, tail = self._state
-        return (written + len(tail)) // ENTRY_SIZE
+        self._state = (written, bytearray())
 
     def append(self, entry: bytes) -> None:
         """Add the entry of a frame that was appended."""
@@ -231,15 +223,6 @@ class ActiveOwners:
 def rewrite_index(files: Files, directory: str, base: int, entries: Buffer) -> None:
     """Replace the index of a segment. Durable on return."""
     write_atomically(files, index_path(directory, base), bytes(entries))
-
-
-def write_file(files: Files, path: str, entries: Buffer) -> None:
-    """Write an index that has no name yet. Synced, its name aside."""
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(path)
-    with contextlib.closing(files.open(path, "create")) as file:
-        write_all(file, 0, bytes(entries))
-        file.sync()
 
 
 def _open(files: Files, path: str) -> File:

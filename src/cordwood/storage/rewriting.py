@@ -164,7 +164,7 @@ def _index(work: Rewriting, infos: tuple[SealedInfo, ...], output: _Output, targ
     segment.path = target("log")
     if work.format.sidecar is not None:
         segment.sidecar_at = target(work.format.sidecar.suffix)
-        _write(work.files, segment.sidecar_at, bytes(output.entries))
+        write_synced(work.files, segment.sidecar_at, bytes(output.entries))
     index, times = segment.new_indexes()
     bounds = bounds_of(work.state, info, work.config.stored_bytes_max)
     damage = index_frames(segment, bounds, index, times, (info.base, 0))
@@ -172,8 +172,8 @@ def _index(work: Rewriting, infos: tuple[SealedInfo, ...], output: _Output, targ
     if damage is not None:
         raise StorageError(f"what compaction wrote cannot be read back: {damage}")
     if segment.has_sparse_index:
-        _write(work.files, target("idx"), bytes(index.entries))
-    _write(work.files, target("timeidx"), bytes(times.entries))
+        write_synced(work.files, target("idx"), bytes(index.entries))
+    write_synced(work.files, target("timeidx"), bytes(times.entries))
     return msgspec.structs.replace(
         info,
         max_timestamp=times.largest,
@@ -339,7 +339,7 @@ def _null_rows(column: BinaryBuffers, rows: int) -> Iterator[int]:
                     yield row
 
 
-def _write(files: Files, path: str, data: bytes) -> None:
+def write_synced(files: Files, path: str, data: bytes) -> None:
     """Write a whole file and sync it; its name is the caller's to sync."""
     with contextlib.suppress(FileNotFoundError):
         files.unlink(path)

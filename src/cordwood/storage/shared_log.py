@@ -13,7 +13,7 @@ from threading import RLock
 from typing import TypeVar
 
 from cordwood.errors import CorruptRange
-from cordwood.formats.envelope import Envelope, Kind, Owner, seal
+from cordwood.formats.envelope import ENVELOPE_SIZE, Envelope, Kind, Owner, seal
 from cordwood.formats.format import Encoded
 from cordwood.formats.owners import ENTRY_SIZE, OwnerEntry, pack_entry, unpack_entry
 from cordwood.kernels import Buffer
@@ -49,28 +49,13 @@ class Placing:
 
     def make(self, turn: Turn, content: Buffer, count: int, max_timestamp: int) -> Encoded:
         """Return the frame around *content*."""
-        frame = seal(
-            self.kind,
-            self.owner,
-            turn.base_offset,
-            self.first_offset,
-            count,
-            max_timestamp,
-            turn.leader_epoch,
-            content,
+        size = ENVELOPE_SIZE + len(content)
+        first_id, epoch = turn.base_offset, turn.leader_epoch
+        self.envelope = Envelope(
+            self.kind, self.owner, first_id, self.first_offset, count, max_timestamp, epoch, size
         )
         self.content = content
-        self.envelope = Envelope(
-            self.kind,
-            self.owner,
-            turn.base_offset,
-            self.first_offset,
-            count,
-            max_timestamp,
-            turn.leader_epoch,
-            len(frame),
-        )
-        return Encoded(frame, turn.base_offset + count, max_timestamp)
+        return Encoded(seal(*self.envelope[:-1], content), self.envelope.next_id, max_timestamp)
 
 
 class SharedLog:

@@ -22,11 +22,11 @@ from cordwood.storage.chain import Chains
 from cordwood.storage.compactor import as_storage_errors, put_in_place
 from cordwood.storage.files import Files
 from cordwood.storage.maintenance import NOTHING_RECLAIMED, Expired, Reclaimed, follow
-from cordwood.storage.owner_index import SUFFIX, index_path, missing_entries, saved_entries, write_file
+from cordwood.storage.owner_index import SUFFIX, index_path, missing_entries, saved_entries
 from cordwood.storage.partition_state import SealedInfo
 from cordwood.storage.reading import Bounds
 from cordwood.storage.retention import Expiry, lapse_reason
-from cordwood.storage.rewriting import Pace, Rewriting, Rewritten, no_pace, rewrite_whole
+from cordwood.storage.rewriting import Pace, Rewriting, Rewritten, no_pace, rewrite_whole, write_synced
 from cordwood.storage.segment import Segment
 from cordwood.storage.shared_log import SharedLog
 from cordwood.storage.swapping import discard_prepared, swap_path
@@ -324,4 +324,4 @@ def _write_index(around: Surroundings, shared: SharedLog, view: View, found: Rew
         entries += each
     around.open_files.forget(segment.number)
     assert not entries or unpack_entry(entries, 0).segment == found.info.base
-    write_file(around.files, path, entries)
+    write_synced(around.files, path, bytes(entries))

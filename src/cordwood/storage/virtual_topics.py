@@ -94,7 +94,7 @@ class VirtualPartition:
 class VirtualTopics:
     """All partitions in the shared log, by owner. One writer at a time.
 
-    *seen* gives the time at which a producer that is met again counts as heard of.
+    *now_ms* gives the time at which a producer that is met in the log counts as heard of.
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:

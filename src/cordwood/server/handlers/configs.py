@@ -12,7 +12,6 @@ from cordwood.config import (
     BrokerConfig,
     Setting,
     TopicConfig,
-    text_of,
 )
 from cordwood.errors import ConfigError, CordwoodError, InvalidSetting, UnknownTopic
 from cordwood.protocol.error_codes import ErrorCode
@@ -33,6 +32,7 @@ from cordwood.protocol.messages.configs import (
 from cordwood.server.answers import code_of, sentence_of
 from cordwood.server.connection import Exchange
 from cordwood.server.context import Context
+from cordwood.setting_kinds import text_of
 
 TOPIC, BROKER = 2, 4
 #: Where a value comes from: the topic itself, the broker's file, nowhere.
