@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from benchmarks.measure import Figure, best_seconds
 from cordwood import kernels
-from cordwood.formats import batch, columns
-from cordwood.formats.batch import BatchOptions
-from cordwood.formats.compression import Compression
+from cordwood.formats import BatchOptions, Compression, batch, columns
 from cordwood.kernels import Want
 
 RECORDS_PER_BATCH = 500

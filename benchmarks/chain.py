@@ -37,11 +37,11 @@ import cordwood
 seen, worst, done = collections.defaultdict(collections.deque), 0.0, threading.Event()
 
 with cordwood.Broker(sys.argv[1], config=json.loads(sys.argv[2])) as broker:
-    directory = broker._node._directory
+    directory = broker._node.directory
 
     def behind():
         now, most = time.monotonic(), 0.0
-        for log in directory.open_partitions():
+        for log in directory.partitions.opened_logs():
             if log.config.chain:
                 end, times = log.high_watermark, seen[log]
                 followed = end - directory.chains.lag(log)

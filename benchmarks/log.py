@@ -22,10 +22,9 @@ from rich.table import Table
 
 import cordwood
 from benchmarks.measure import Figure, best_seconds, calls_per_second
+from cordwood.disk import Buffer, File, Mode, PosixFiles
 from cordwood.embedded import Log, Topic
 from cordwood.formats import batch
-from cordwood.storage.files import Buffer, File, Mode
-from cordwood.storage.posix_files import PosixFiles
 
 SIZES = (12, 140, 560, 1120, 2940, 11760)
 POLICIES = ("never", "every:1000", "ms:10", "each")

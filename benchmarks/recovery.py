@@ -20,8 +20,7 @@ from typing import Any, cast
 
 import cordwood
 from benchmarks.measure import Figure
-from cordwood.storage.files import File, Mode
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.disk import File, Mode, PosixFiles
 
 SMALL_BYTES = 200_000_000
 SEGMENT_BYTES = 1 << 30

@@ -24,10 +24,10 @@ from pathlib import Path
 import cordwood
 from benchmarks.measure import Figure, best_seconds
 from cordwood.config import load_broker_config
-from cordwood.storage.data_directory import Opening
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.reindex import reindex_directory
-from cordwood.storage.verify import verify_directory
+from cordwood.disk import PosixFiles
+from cordwood.storage.directory import Opening
+from cordwood.storage.offline import reindex_directory
+from cordwood.verify import verify_directory
 
 SIZE_BYTES = int(os.environ.get("BENCH_BYTES", "1100000000"))
 SEGMENT_BYTES = 64 << 20
@@ -110,7 +110,7 @@ def fill_chain(data: str, batch_bytes: int) -> int:
         size = topic.size(0)
     with cordwood.open(data, create=False) as log:
         directory = log._writable()
-        directory.chains.commit(directory.own_partition("events", 0))
+        directory.chains.commit(directory.partitions.own("events", 0))
     return size
 
 
@@ -191,8 +191,7 @@ class Peer:
 
 def serve(master: str, data: str) -> None:
     """Do the jobs that standard input names, one a line, in one session."""
-    from cordwood.spark.jobs.reindex import ReindexOptions, reindex
-    from cordwood.spark.jobs.verify import VerifyOptions, verify
+    from cordwood.spark.jobs import ReindexOptions, VerifyOptions, reindex, verify
 
     spark = cordwood.spark.session("benchmark", master=master, config={"spark.ui.enabled": "false"})
     for line in sys.stdin:

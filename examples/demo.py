@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 import cordwood
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.disk import PosixFiles
+from cordwood.verify import verify_directory
 
 HOME = Path(".demo")
 DATA, PICTURE = HOME / "data", HOME / "revenue.png"

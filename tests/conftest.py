@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", UserWarning)
     from cordwood import kernels
+
+pytest_plugins = ["support.timeouts", "support.leftovers"]
 
 # How long an example takes says nothing on a machine that others use as well.
 settings.register_profile("any machine", deadline=None)
@@ -30,11 +31,11 @@ COUNTING = (
     "tests/spark/test_export_",
     "tests/spark/test_sink_",
     "tests/test_architecture.py",
-    "tests/storage/test_every_format.py",
-    "tests/storage/test_rot.py",
-    "tests/storage/test_shared_",
-    "tests/storage/test_tampering.py",
-    "tests/storage/test_verify_formats.py",
+    "tests/storage/log/test_every_format.py",
+    "tests/storage/log/test_rot.py",
+    "tests/storage/shared/",
+    "tests/storage/chain/test_tampering.py",
+    "tests/verify/test_verify_formats.py",
 )
 
 #: Tests that share one Spark, and so run in one process; all others run where there is room.
@@ -66,12 +67,17 @@ LONGEST = (
 )
 
 # Each Spark that a test starts lives for seconds: compiling its code well, or code for a query at all, costs
-# more than running it. Two hundred pieces of a few rows each, which is what it makes of a shuffle by itself,
-# cost most of all.
+# more than running it, and so does planning a query again when a part of it is done. Two hundred pieces of a
+# few rows each, which is what it makes of a shuffle by itself, cost most of all. On a busy machine a worker
+# needs longer to call back than Spark gives it, 15 s, and an executor that had no turn for two minutes is
+# taken for dead.
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2 -Dspark.ui.enabled=false "
-    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    "-Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN "
+    "-Dspark.sql.adaptive.enabled=false "
+    "-Dspark.python.authenticate.socketTimeout=600s -Dspark.network.timeout=1200s "
+    "-Dspark.executor.heartbeatInterval=60s",
 )
 
 if not kernels.COMPILED:
@@ -91,15 +97,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)
 
 
-class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """What shares a Spark is one piece of work, the largest, and each other test is one of its own."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread the tests over the processes, where pytest-xdist is there and asked to."""
+    from xdist.scheduler import LoadScopeScheduling
 
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(SHARING_SPARK) else nodeid
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        """What shares a Spark is one piece of work, the largest, and each other test is one of its own."""
 
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(SHARING_SPARK) else nodeid
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
-    """Spread the tests over the processes."""
     return Scheduling(config, log)
 
 

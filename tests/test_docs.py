@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import cordwood
 from cordwood.formats import batch
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,19 @@ def test_python_blocks_print_what_they_say(page: Path) -> None:
         assert printed.getvalue().splitlines() == promised
         compared += len(promised)
     assert compared
+
+
+def test_what_the_first_page_promises_is_exported() -> None:
+    """Each ``cordwood.name(`` of README.md and of the page of the library can be called as it is written."""
+    promised = {
+        name
+        for page in (ROOT / "README.md", ROOT / "docs/library.md")
+        for name in re.findall(r"\bcordwood\.(\w+)(?:\.\w+)*\(", page.read_text())
+    }
+    assert {"open", "Broker", "spark", "replay"} <= promised
+    assert sorted(promised - set(cordwood.__all__)) == []
+    for name in cordwood.__all__:
+        assert getattr(cordwood, name) is not None
 
 
 def test_the_worked_example_of_a_batch_is_its_bytes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from support.alarms import CAUSES, LISTENING, NOT_CAUSED
+from support.alarms import CAUSES, LISTENING, NOT_CAUSED, consumer_lag
 from support.scraping import Scrape, scrape
 
 import cordwood
@@ -30,12 +30,17 @@ _METRIC = re.compile(r"\b(?:cordwood|kafka)_[a-z_]+")
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """Return the names of a server with a topic and a group."""
-    before, _ = CAUSES["CordwoodConsumerLag"](tmp_path_factory.mktemp("exposed"))
+    """Return the names of a server with a topic and a group, and a series for each partition."""
+    each = {"cordwood.metrics.partitions": "true"}
+    before, _ = consumer_lag(tmp_path_factory.mktemp("exposed"), each)
     return before.names
 
 
-def test_every_alert_is_about_a_metric_that_is_exposed(exposed: set[str]) -> None:
+def test_every_alert_is_about_a_metric_that_is_exposed_by_default(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    before, _ = consumer_lag(tmp_path_factory.mktemp("default"))
+    exposed = before.names
     for alert, expression in EXPRESSIONS.items():
         named = set(_METRIC.findall(expression))
         assert named <= exposed, alert

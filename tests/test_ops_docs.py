@@ -34,7 +34,7 @@ def test_every_table_that_can_be_made_is_on_a_page() -> None:
 
 
 def test_every_metric_that_a_page_names_is_in_a_scrape(tmp_path: Path) -> None:
-    _, exposed = consumer_lag(tmp_path)
+    _, exposed = consumer_lag(tmp_path, {"cordwood.metrics.partitions": "true"})
     families = exposed.names | exposed.kinds.keys()
     named = 0
     for page in ALL_PAGES:

@@ -4,52 +4,132 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from cordwood import errors
+from cordwood.lazily import lazily
 from cordwood.records import Header, OffsetRange, Record
 
 if TYPE_CHECKING:
     from cordwood import spark
-    from cordwood.embedded import Log, Placement, Topic, open  # noqa: A004 - used as cordwood.open
-    from cordwood.server.broker import Broker
-    from cordwood.storage.backup import backup
-    from cordwood.storage.backup_moving import BackupReport
-    from cordwood.storage.restore import RestoreReport, restore
+    from cordwood.embedded import (
+        Log,
+        Placement,
+        Replayed,
+        Topic,
+        open,  # noqa: A004 - used as cordwood.open
+        replay,
+    )
+    from cordwood.evidence import (
+        CheckpointList,
+        CheckpointReport,
+        ConsistencyProof,
+        ConsistentCheckpoints,
+        ListedCheckpoint,
+        Proof,
+        ProvenRecord,
+        SignedCheckpoint,
+        list_checkpoints,
+        prove,
+        prove_consistency,
+        verify_checkpoint,
+        verify_consistency,
+        verify_proof,
+    )
+    from cordwood.inspection import (
+        CheckedItem,
+        InspectedFrame,
+        InspectedIndex,
+        SegmentFrames,
+        inspect_directory,
+        inspect_index,
+        inspect_installation,
+        inspect_segment,
+    )
+    from cordwood.server import Broker
+    from cordwood.storage.backup import BackupReport, RestoreReport, backup, restore
 
 __all__ = [
     "BackupReport",
     "Broker",
+    "CheckedItem",
+    "CheckpointList",
+    "CheckpointReport",
+    "ConsistencyProof",
+    "ConsistentCheckpoints",
     "Header",
+    "InspectedFrame",
+    "InspectedIndex",
+    "ListedCheckpoint",
     "Log",
     "OffsetRange",
     "Placement",
+    "Proof",
+    "ProvenRecord",
     "Record",
+    "Replayed",
     "RestoreReport",
+    "SegmentFrames",
+    "SignedCheckpoint",
     "Topic",
     "backup",
     "errors",
+    "inspect_directory",
+    "inspect_index",
+    "inspect_installation",
+    "inspect_segment",
+    "list_checkpoints",
     "open",
+    "prove",
+    "prove_consistency",
+    "replay",
     "restore",
     "spark",
+    "verify_checkpoint",
+    "verify_consistency",
+    "verify_proof",
 ]
 
-# Where each of these is. Loaded when first used: ``cordwood --help`` needs no storage, and whoever embeds
-# the log alone does not pay for the server.
+# The room of each name. A room is loaded when one of its names is first used: ``cordwood --help`` needs no
+# storage, and a program that embeds the log does not load the server.
 _WHERE = {
-    "BackupReport": "cordwood.storage.backup_moving",
-    "Broker": "cordwood.server.broker",
+    "BackupReport": "cordwood.storage.backup",
+    "Broker": "cordwood.server",
+    "CheckedItem": "cordwood.inspection",
+    "CheckpointList": "cordwood.evidence",
+    "CheckpointReport": "cordwood.evidence",
+    "ConsistencyProof": "cordwood.evidence",
+    "ConsistentCheckpoints": "cordwood.evidence",
+    "InspectedFrame": "cordwood.inspection",
+    "InspectedIndex": "cordwood.inspection",
+    "ListedCheckpoint": "cordwood.evidence",
     "Log": "cordwood.embedded",
     "Placement": "cordwood.embedded",
-    "RestoreReport": "cordwood.storage.restore",
+    "Proof": "cordwood.evidence",
+    "ProvenRecord": "cordwood.evidence",
+    "Replayed": "cordwood.embedded",
+    "RestoreReport": "cordwood.storage.backup",
+    "SegmentFrames": "cordwood.inspection",
+    "SignedCheckpoint": "cordwood.evidence",
     "Topic": "cordwood.embedded",
     "backup": "cordwood.storage.backup",
+    "inspect_directory": "cordwood.inspection",
+    "inspect_index": "cordwood.inspection",
+    "inspect_installation": "cordwood.inspection",
+    "inspect_segment": "cordwood.inspection",
+    "list_checkpoints": "cordwood.evidence",
     "open": "cordwood.embedded",
-    "restore": "cordwood.storage.restore",
+    "prove": "cordwood.evidence",
+    "prove_consistency": "cordwood.evidence",
+    "replay": "cordwood.embedded",
+    "restore": "cordwood.storage.backup",
+    "verify_checkpoint": "cordwood.evidence",
+    "verify_consistency": "cordwood.evidence",
+    "verify_proof": "cordwood.evidence",
 }
+
+
+_find = lazily(__name__, _WHERE)
 
 
 def __getattr__(name: str) -> Any:
     if name == "spark":
         return importlib.import_module("cordwood.spark")
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(_WHERE[name]), name)
-    return found
+    return _find(name)

@@ -3,56 +3,66 @@
 ::
 
     CordwoodError
-    ├── ConfigError               a setting has a name or value we cannot take
-    │   ├── UnknownSetting            no such name; says which one was probably meant
-    │   └── InvalidSetting            the name exists, the value does not fit it
-    ├── FrameError                bytes that are not what they should be, with position, expected, found
+    ├── ConfigError               a setting has an invalid name or value
+    │   ├── UnknownSetting            no such name; suggests the nearest one
+    │   └── InvalidSetting            the name exists, the value is invalid
+    ├── FrameError                wrong bytes, with position, expected and found value
     │   ├── TruncatedFrame            the bytes end before the frame does
     │   ├── ChecksumMismatch          the stored checksum is not that of the bytes
     │   ├── InvalidBatch              a batch that contradicts its own header or its format
-    │   ├── UnsupportedFrame          a magic, attribute or compression we do not know
+    │   │   └── OnlyZeros                 zeros in place of a frame: space that was never written
+    │   ├── UnsupportedFrame          an unknown magic, attribute or compression
     │   ├── FrameTooLarge             a batch or its decompressed records exceed the configured limit
-    │   └── WrongStream               a record of another tenant or stream than the one that is read
-    ├── ProtocolError             a peer sent what the Kafka protocol does not allow, or we do not speak
-    │   ├── MalformedMessage          bytes that are no message: position, what is wrong, what was found
-    │   └── UnsupportedVersion        an API or a version of it that we do not speak
-    ├── RecordRefused             a record the format or the topic cannot hold; nothing was stored
-    │   └── StreamTooLong             a stream went on past its limit; nothing was stored
-    ├── OffsetOutOfRange          no such offset to read or cut at; carries both bounds
-    ├── RecordsLost               records that a query was to read are gone; says which
-    ├── JobFailed                 what a task of a Spark job raised, far from here
-    ├── SignedFor                 a cut that would take back what a checkpoint signs for
-    ├── EvidenceRefused           a note, a checkpoint or a proof that does not show what it is to show
-    ├── SigningUnavailable        what signs and verifies is not installed
-    ├── UnexpectedOffset          an append that was to land elsewhere
+    │   └── WrongStream               a record of another tenant or stream
+    ├── ProtocolError             a peer violated the Kafka protocol, or uses an unsupported part
+    │   ├── MalformedMessage          bytes that are not a message; says where and why
+    │   └── UnsupportedVersion        an unsupported API or version
+    ├── RecordRefused             a record that the format or topic cannot store; nothing was stored
+    │   ├── StreamTooLong             a stream exceeded its limit; nothing was stored
+    │   └── RecordsRejected           records that the topic does not accept; says which, and why
+    │       └── TimestampsRejected        the same, some because of their timestamps
+    ├── OffsetOutOfRange          no such offset to read or truncate at; carries both bounds
+    ├── LeaderEpochFenced         a client knows an older leader epoch of a partition than the current one
+    ├── LeaderEpochUnknown        a client knows a newer leader epoch
+    ├── RecordsLost               records that a query had to read are gone; says which
+    ├── JobFailed                 an exception in a task of a Spark job
+    ├── SignedFor                 a truncation below a signed checkpoint
+    ├── EvidenceRefused           a note, checkpoint or proof that is invalid or does not match
+    ├── EvidenceMissing           nothing to prove, or no chain, leaf or checkpoint to prove it with
+    ├── SigningUnavailable        the signature library is not installed
+    ├── UnexpectedOffset          an append that required another offset
     ├── OutOfSequence             a batch of an idempotent producer that is not its next one
     ├── ProducerFenced            a batch of an idempotent producer whose id another one took over
-    ├── TopicMismatch             an existing topic is not as the caller says
+    ├── TopicMismatch             an existing topic differs from the caller's description
     ├── UnknownTopic              no such topic or partition
-    ├── TopicExists               a topic that was to be created is there already
-    ├── QuotaExceeded             an org would have more stored than it may; nothing was stored
+    ├── TopicExists               a topic to create exists already
+    ├── QuotaExceeded             an org would exceed its storage quota; nothing was stored
     ├── LogClosed                 a call after close, or in a forked child
-    ├── ListenFailed              an address to listen on is taken or not ours
-    └── StorageError              the disk, or what is on it
+    ├── ListenFailed              an address to listen on is in use or not local
+    └── StorageError              a problem of the disk or of its content
         ├── DirectoryLocked           another process writes this data directory
-        ├── DirectoryRefused          not a data directory, or one we must not open as it is
-        ├── MetadataDamaged           a metadata file is missing or not as written; never taken for empty
-        ├── CorruptRange              once-acknowledged bytes that are wrong; kept, and refused
+        ├── DirectoryRefused          not a data directory, or one that must not be opened
+        │   └── NotADataDirectory         nothing in it was written by Cordwood
+        ├── MetadataDamaged           a metadata file is missing or damaged; never treated as empty
+        ├── CorruptRange              acknowledged bytes that are wrong now; kept, and refused
         ├── DiskFull                  nothing was stored; works again once there is space
-        └── LogFailed                 a sync failed: what is on the device is not known, nothing more is taken
+        ├── ResourcesExhausted        no file handles or memory left; works again once there are
+        └── LogFailed                 a sync failed: the device's content is unknown, appends are refused
 
 A torn tail is not here: it is an expected result of a crash and is reported, not raised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class CordwoodError(Exception):
-    """The base of everything the library raises on purpose."""
+    """The base of all exceptions that the library raises on purpose."""
 
 
 class ConfigError(CordwoodError):
-    """A setting we cannot take. ``name`` is the key as the user wrote it."""
+    """An invalid setting. ``name`` is the key as the user wrote it."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -60,11 +70,11 @@ class ConfigError(CordwoodError):
 
 
 class UnknownSetting(ConfigError):
-    """No setting has this name. ``suggestion`` is the nearest one that exists, if any is near."""
+    """No setting has this name. ``suggestion`` is the nearest existing one, if there is one."""
 
-    def __init__(self, name: str, suggestion: str | None = None) -> None:
+    def __init__(self, name: str, suggestion: str | None = None, kind: str = "setting") -> None:
         hint = f"; did you mean {suggestion}?" if suggestion else ""
-        super().__init__(name, f"unknown setting {name}{hint}")
+        super().__init__(name, f"unknown {kind} {name}{hint}")
         self.suggestion = suggestion
 
 
@@ -78,7 +88,7 @@ class InvalidSetting(ConfigError):
 
 
 class FrameError(CordwoodError):
-    """Bytes that are not what they should be.
+    """Bytes that are wrong.
 
     ``position`` is the byte distance from the start of the buffer or file that was read;
     ``path`` is filled in by the layer that knows the file.
@@ -95,7 +105,7 @@ class FrameError(CordwoodError):
         super().__init__(position, expected, found, what, path)
 
     def __str__(self) -> str:
-        """Say where, what was expected and what was found."""
+        """Return the place, the expected and the found value."""
         place = f"{self.path} at byte {self.position}" if self.path else f"byte {self.position}"
         return f"{place}: {self.what}: expected {self.expected}, found {self.found}"
 
@@ -119,11 +129,15 @@ class ChecksumMismatch(FrameError):
 
 
 class InvalidBatch(FrameError):
-    """A batch that contradicts its own header or its format. Its checksum may well be right."""
+    """A batch that contradicts its own header or its format. Its checksum may be correct."""
+
+
+class OnlyZeros(InvalidBatch):
+    """Zeros in place of a frame: space that was reserved, or grown by a crash, and never written."""
 
 
 class UnsupportedFrame(FrameError):
-    """A magic, attribute or compression we do not know."""
+    """An unknown magic, attribute or compression."""
 
 
 class FrameTooLarge(FrameError):
@@ -135,11 +149,11 @@ class WrongStream(FrameError):
 
 
 class ProtocolError(CordwoodError):
-    """A peer sent what the Kafka protocol does not allow, or what we do not speak."""
+    """A peer violated the Kafka protocol, or used an unsupported part of it."""
 
 
 class MalformedMessage(ProtocolError):
-    """Bytes that are no message. ``position`` is the byte distance from the start of the frame."""
+    """Bytes that are not a message. ``position`` is the byte distance from the start of the frame."""
 
     def __init__(self, *, position: int, what: str, found: object) -> None:
         super().__init__(f"byte {position}: {what}: found {found}")
@@ -149,7 +163,7 @@ class MalformedMessage(ProtocolError):
 
 
 class UnsupportedVersion(ProtocolError):
-    """A request for an API, or a version of it, that we do not speak. Its header could be read."""
+    """A request for an unsupported API or version. Its header could be read."""
 
     def __init__(self, *, api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> None:
         super().__init__(f"API {api_key} version {api_version}, asked for by client {client_id!r}")
@@ -160,19 +174,48 @@ class UnsupportedVersion(ProtocolError):
 
 
 class RecordRefused(CordwoodError):
-    """A record that the format or the topic cannot hold. Nothing was stored."""
+    """A record that the format or the topic cannot store. Nothing was stored."""
 
 
 class StreamTooLong(RecordRefused):
-    """A stream went on past ``max_bytes``. Nothing was stored."""
+    """A stream exceeded ``max_bytes``. Nothing was stored."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the stream is longer than {max_bytes} bytes; nothing of it was stored")
         self.max_bytes = max_bytes
 
 
+class RecordsRejected(RecordRefused):
+    """Records of a batch that the topic does not accept. Nothing of the batch was stored.
+
+    ``reasons`` has a sentence for each such record, by its index in the batch; no more than
+    ``REASONS_MAX`` of them, however many there are (``count``).
+    """
+
+    #: A limit, because the answer to a batch with millions of wrong records must fit into a response.
+    REASONS_MAX = 10_000
+    #: The number of reasons in the message itself, as in Kafka's.
+    SHOWN_MAX = 3
+
+    def __init__(self, reasons: Mapping[int, str], count: int) -> None:
+        super().__init__(self._summary(reasons, count))
+        self.reasons = reasons
+        self.count = count
+
+    def _summary(self, reasons: Mapping[int, str], count: int) -> str:
+        shown = "; ".join(
+            f"record {index}: {reason}" for index, reason in list(reasons.items())[: self.SHOWN_MAX]
+        )
+        more = f"; and {count - self.SHOWN_MAX} more" if count > self.SHOWN_MAX else ""
+        return f"the batch was refused because of {count} of its records: {shown}{more}"
+
+
+class TimestampsRejected(RecordsRejected):
+    """Records of a batch that the topic does not accept, some because of their timestamps."""
+
+
 class OffsetOutOfRange(CordwoodError):
-    """No such offset. ``start`` and ``end`` are the bounds that hold now."""
+    """No such offset. ``start`` and ``end`` are the current bounds."""
 
     def __init__(self, offset: int, start: int, end: int) -> None:
         super().__init__(f"offset {offset} is not within {start} and {end}")
@@ -182,13 +225,13 @@ class OffsetOutOfRange(CordwoodError):
 
 
 class RecordsLost(CordwoodError):
-    """Records that a query was to read are gone: [start, end), or all from ``start`` on if they are equal."""
+    """Records that a query had to read are gone: [start, end), or all from ``start`` on if they are equal."""
 
     def __init__(self, topic: str, partition: int, start: int, end: int, reason: str) -> None:
         offsets = f"offsets {start} up to {end}" if start < end else f"offsets from {start} on"
         super().__init__(
             f"{offsets} of partition {partition} of topic {topic} are lost: {reason}; "
-            "with failOnDataLoss=false the query goes on without them"
+            "with failOnDataLoss=false the query continues without them"
         )
         self.topic = topic
         self.partition = partition
@@ -198,17 +241,22 @@ class RecordsLost(CordwoodError):
 
 
 class JobFailed(CordwoodError):
-    """What a task of a Spark job raised. ``corruption``: it found once-acknowledged bytes wrong."""
+    """A Spark job failed.
 
-    def __init__(self, sentence: str, *, corruption: bool = False) -> None:
+    ``corruption``: a task found once-acknowledged bytes wrong. ``unexplained``: no exception of Cordwood
+    was found in what Spark raised, so the sentence is Spark's own.
+    """
+
+    def __init__(self, sentence: str, *, corruption: bool = False, unexplained: bool = False) -> None:
         super().__init__(sentence)
         self.corruption = corruption
+        self.unexplained = unexplained
 
 
 class SignedFor(CordwoodError):
-    """A cut that would take back what a signed checkpoint vouches for. Nothing has changed.
+    """A truncation that would remove records covered by a signed checkpoint. Nothing has changed.
 
-    ``signed_up_to`` is the lowest offset that can be cut at unless that is asked for by name.
+    ``signed_up_to`` is the lowest offset that can be truncated at without asking for it explicitly.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, signed_up_to: int) -> None:
@@ -219,19 +267,23 @@ class SignedFor(CordwoodError):
         self.signed_up_to = signed_up_to
 
     def __str__(self) -> str:
-        """Say what is signed for, and how it is cut all the same."""
+        """Return what is signed, and how to truncate anyway."""
         return (
-            f"a checkpoint signs for partition {self.partition} of topic {self.topic} up to offset "
-            f"{self.signed_up_to}; whoever cuts it at {self.offset} takes that back, which must be forced"
+            f"partition {self.partition} of topic {self.topic} is signed by a checkpoint up to offset "
+            f"{self.signed_up_to}; truncating it at {self.offset} contradicts that and must be forced"
         )
 
 
 class EvidenceRefused(CordwoodError):
-    """A note, a checkpoint or a proof that does not show what it is to show; says what differs."""
+    """A note, a checkpoint or a proof that is invalid or does not match; says what differs."""
+
+
+class EvidenceMissing(CordwoodError):
+    """There is no such record, or no chain, leaf or checkpoint yet that proves it; says what to do."""
 
 
 class SigningUnavailable(CordwoodError):
-    """What signs and verifies is not installed."""
+    """The signature library is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -241,7 +293,7 @@ class SigningUnavailable(CordwoodError):
 
 
 class UnexpectedOffset(CordwoodError):
-    """An append was to land at ``expected``, but the next offset is ``next_offset``. Nothing was stored."""
+    """An append required ``expected``, but the next offset is ``next_offset``. Nothing was stored."""
 
     def __init__(self, expected: int, next_offset: int) -> None:
         super().__init__(f"append expected at offset {expected}, but the next one is {next_offset}")
@@ -250,7 +302,7 @@ class UnexpectedOffset(CordwoodError):
 
 
 class OutOfSequence(CordwoodError):
-    """A batch of an idempotent producer begins at ``sequence`` where ``expected`` comes next."""
+    """A batch of an idempotent producer begins at ``sequence`` instead of ``expected``."""
 
     def __init__(self, producer_id: int, sequence: int, expected: int) -> None:
         super().__init__(f"producer {producer_id} sent sequence {sequence}, but {expected} comes next")
@@ -270,7 +322,7 @@ class ProducerFenced(CordwoodError):
 
 
 class TopicMismatch(CordwoodError):
-    """An existing topic differs from what the caller says of it."""
+    """An existing topic differs from the caller's description."""
 
     def __init__(self, topic: str, what: str, stored: object, given: object) -> None:
         super().__init__(f"topic {topic} exists with {what} {stored}, not {given}")
@@ -281,11 +333,24 @@ class TopicMismatch(CordwoodError):
 
 
 class UnknownTopic(CordwoodError):
-    """No such topic, or no such partition of it."""
+    """No such topic, or no such partition of it.
+
+    ``missing`` is the name under which no topic was found; None if the topic was found, but has no such
+    partition or was deleted or replaced during the call.
+    """
+
+    missing: str | None = None
+
+    @classmethod
+    def named(cls, name: str, where: str = "") -> UnknownTopic:
+        """Return the error for a name that no topic has; *where* says in which log, if there are several."""
+        error = cls(f"there is no topic {name}{where and f' {where}'}")
+        error.missing = name
+        return error
 
 
 class TopicExists(CordwoodError):
-    """There is a topic of that name already."""
+    """A topic of that name exists already."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is a topic {name} already")
@@ -293,11 +358,29 @@ class TopicExists(CordwoodError):
 
 
 class QuotaExceeded(CordwoodError):
-    """An org would have more stored than it may. Nothing was stored; works again once there is space."""
+    """An org would exceed its storage quota. Nothing was stored; works again once there is space."""
 
 
 class LogClosed(CordwoodError):
     """A call after close, or in a process forked from the one that opened the log."""
+
+
+class LeaderEpochFenced(CordwoodError):
+    """A request names an older leader epoch than the partition has: its log may have been truncated since."""
+
+    def __init__(self, given: int, current: int) -> None:
+        super().__init__(f"leader epoch {given} is over, the current one is {current}")
+        self.given = given
+        self.current = current
+
+
+class LeaderEpochUnknown(CordwoodError):
+    """A request names a newer leader epoch than the partition has."""
+
+    def __init__(self, given: int, current: int) -> None:
+        super().__init__(f"there is no leader epoch {given} yet, the current one is {current}")
+        self.given = given
+        self.current = current
 
 
 class ListenFailed(CordwoodError):
@@ -310,13 +393,13 @@ class ListenFailed(CordwoodError):
 
 
 class StorageError(CordwoodError):
-    """The disk refused, or what is on it is not what it should be."""
+    """The disk refused an operation, or its content is wrong."""
 
 
 class DirectoryLocked(StorageError):
     """Another process writes this data directory. ``holder`` is what it wrote about itself.
 
-    ``address`` is where it listens, if it said that: whatever needs the writer can go there.
+    ``address`` is where it listens, if known: requests for the writer can be sent there.
     """
 
     LISTENING = "listening on"
@@ -329,17 +412,29 @@ class DirectoryLocked(StorageError):
 
     @classmethod
     def address_in(cls, holder: str) -> str | None:
-        """Return the address that a holder's words have, None without one."""
+        """Return the address in the text of a holder, None without one."""
         _, said, rest = holder.partition(f"{cls.LISTENING} ")
         return rest.split()[0] if said and rest.split() else None
 
 
 class DirectoryRefused(StorageError):
-    """Not a data directory, or one that must not be opened as it is."""
+    """Not a data directory, or one that must not be opened."""
+
+
+class NotADataDirectory(DirectoryRefused):
+    """Nothing at ``path`` was written by Cordwood."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        """Name the directory."""
+        return f"{self.path} is not a data directory"
 
 
 class MetadataDamaged(StorageError):
-    """A metadata file is missing or not what was written. It is never taken for empty."""
+    """A metadata file is missing or damaged. It is never treated as empty."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -348,9 +443,9 @@ class MetadataDamaged(StorageError):
 
 
 class CorruptRange(StorageError):
-    """Once-acknowledged bytes that are wrong. They are kept, and this range is refused.
+    """Acknowledged bytes that are wrong now. They are kept, and this range is refused.
 
-    Reading goes on at ``resume_offset``, the next offset that can be served.
+    Reading continues at ``resume_offset``, the next offset that can be served.
     """
 
     def __init__(self, path: str, position: int, offset: int, resume_offset: int, reason: str) -> None:
@@ -365,16 +460,20 @@ class CorruptRange(StorageError):
         self.reason = reason
 
     def resuming_at(self, offset: int) -> CorruptRange:
-        """Return the same finding, with reading to go on at *offset*."""
+        """Return the same finding, with reading to continue at *offset*."""
         return CorruptRange(self.path, self.position, self.offset, offset, self.reason)
 
 
 class DiskFull(StorageError):
-    """There was no space for the append. Nothing of it was kept; it may be tried again."""
+    """There was no space for the append. Nothing was stored; the append may be retried."""
+
+
+class ResourcesExhausted(StorageError):
+    """There were no file handles left, or no memory. Nothing was done; the call may be retried."""
 
 
 class LogFailed(StorageError):
-    """A sync failed, or an append could not be undone: what the device holds is not known.
+    """A sync failed, or an append could not be undone: the content of the device is unknown.
 
     Every later call raises this too. Opening the directory again recovers what was acknowledged.
     """

@@ -1,18 +1,22 @@
-"""The nouns everything shares: Record, Header, OffsetRange."""
+"""The types that all rooms share: Record, Header, OffsetRange."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
 #: A header is a name and an opaque value; names may repeat and keep their order.
 Header = tuple[str, bytes | None]
+#: Called with the progress of a long operation, in the unit of its total.
+Progress = Callable[[int], None]
+#: The name of a topic and the number of one of its partitions.
+TopicPartition = tuple[str, int]
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One record: what a producer wrote, at the offset the log gave it.
+    """One record as its producer wrote it, with the offset assigned by the log.
 
     A ``None`` key means no key and is not the same as an empty one; a ``None`` value is a
     tombstone. ``timestamp`` is milliseconds since the Unix epoch.
@@ -47,7 +51,7 @@ class OffsetRange:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no offset in it."""
+        """Whether it contains no offset."""
         return self.start == self.end
 
     def normalize(self, offset: int) -> int | None:
@@ -55,6 +59,6 @@ class OffsetRange:
         return offset - self.start if offset in self else None
 
     def intersection(self, other: OffsetRange) -> OffsetRange:
-        """Return the offsets in both; empty, at the larger start, where they do not meet."""
+        """Return the offsets in both; empty, at the larger start, if they do not overlap."""
         start = max(self.start, other.start)
         return OffsetRange(start, max(start, min(self.end, other.end)))

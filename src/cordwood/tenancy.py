@@ -1,9 +1,9 @@
-"""Tenants in names: whose topic, group or query something is, told by what it is called inside.
+"""Tenants in names: internal names of topics, groups and queries include their tenant.
 
-A tenant is an *org*, a number. What the clients of org 7 call ``orders`` is ``orders@7`` in the catalogue,
-in directories, in metrics and on the command line; what those of org 0 call so is ``orders``. Clients cannot
-give names with an ``@``, so nobody can forge one. Ids of groups and queries may hold any character but
-cannot begin with NUL, which is what those of all orgs but 0 begin with inside.
+A tenant is an *org*, a number. A topic that clients of org 7 call ``orders`` is ``orders@7`` in the
+catalogue, in directories, in metrics and on the command line; for org 0 it is ``orders``. Clients cannot use
+names with an ``@``, so internal names cannot be forged. Ids of groups and queries may contain any character
+but cannot begin with NUL; internal ids of all orgs except 0 begin with it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: The org of listeners that were given none.
+#: The org of listeners without one.
 DEFAULT_ORG = 0
 ORG_MAX = 2**64 - 1
 MARK = "@"
@@ -21,7 +21,7 @@ _ENDS_LIKE_ANOTHER = re.compile(r"@(?:0|[1-9][0-9]{0,19})\Z")
 
 
 class Owned(NamedTuple):
-    """What the clients of an org call something, and the org."""
+    """A client's name for something, and its org."""
 
     name: str
     org: int
@@ -39,15 +39,15 @@ def parse_org(text: str) -> int:
 
 
 def qualify(name: str, org: int) -> str:
-    """Return what the topic that clients of *org* call *name* is called inside."""
+    """Return the internal name of the topic *name* of *org*."""
     return f"{name}{MARK}{org}" if org else name
 
 
 def split(qualified: str) -> Owned:
-    """Return whose topic *qualified* is, and what its clients call it: the reverse of `qualify`.
+    """Return the org of topic *qualified* and the clients' name for it: the inverse of `qualify`.
 
     Raises:
-        ValueError: If what comes after an ``@`` is not the number of an org, or 0.
+        ValueError: If the text after an ``@`` is not the number of an org, or is 0.
     """
     name, mark, number = qualified.rpartition(MARK)
     if not mark:
@@ -59,15 +59,15 @@ def split(qualified: str) -> Owned:
 
 
 def qualify_id(client_id: str, org: int) -> str:
-    """Return what the group or query that clients of *org* call *client_id* is called inside."""
+    """Return the internal id of the group or query *client_id* of *org*."""
     return f"{_NUL}{org}{_NUL}{client_id}" if org else client_id
 
 
 def split_id(qualified: str) -> Owned:
-    """Return whose group or query this is, and what its clients call it: the reverse of `qualify_id`.
+    """Return the org of a group or query and the clients' id for it: the inverse of `qualify_id`.
 
     Raises:
-        ValueError: If it begins with NUL and does not go on with the number of an org.
+        ValueError: If it begins with NUL and the number of an org does not follow.
     """
     if not qualified.startswith(_NUL):
         return Owned(qualified, DEFAULT_ORG)
@@ -79,14 +79,14 @@ def split_id(qualified: str) -> Owned:
 
 
 def is_client_id(text: str) -> bool:
-    """Return whether a client may call a group or a query so."""
+    """Return whether a client may use this id for a group or a query."""
     return not text.startswith(_NUL)
 
 
 def show_id(qualified: str) -> str:
     """Return a group or query as people and metrics see it: ``billing@7``, or ``billing`` in org 0.
 
-    No two are shown alike: one of org 0 that ends as if it were another's gets ``@0`` behind it.
+    The result is unique: an id of org 0 that ends like one of another org gets the suffix ``@0``.
     """
     try:
         client_id, org = split_id(qualified)
@@ -98,7 +98,7 @@ def show_id(qualified: str) -> str:
 
 
 def parse_shown_id(shown: str) -> str:
-    """Return what a group or query that is shown so is called inside: the reverse of `show_id`."""
+    """Return the internal id of a group or query that is shown like this: the inverse of `show_id`."""
     client_id, mark, number = shown.rpartition(MARK)
     try:
         return qualify_id(client_id, parse_org(number)) if mark else shown

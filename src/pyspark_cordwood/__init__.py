@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """What Spark looks for. Making one makes a `cordwood.spark.source.CordwoodSource`."""
+    """What Spark looks for. Making one makes a `cordwood.spark.source.source.CordwoodSource`."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> Any:
         """Return the source itself, or say in one sentence what it lacks."""
@@ -25,7 +25,7 @@ class DefaultSource(DataSource):
                 f"format cordwood needs {error.name or 'numpy and pyarrow'}, which this Python "
                 "cannot import: install cordwood[spark] for the driver and the executors"
             ) from error
-        from cordwood.spark.source import CordwoodSource
+        from cordwood.spark.source.source import CordwoodSource
 
         return CordwoodSource(options)
 

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 from support.clocks import HookedFiles
 
-from cordwood.broker.fetching import Wanted
+from cordwood.broker.fetching import PartitionFetch
 from cordwood.broker.node import Node
-from cordwood.clock import Clock
-from cordwood.config import load_broker_config
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.files import Files, os_error
+from cordwood.disk.memory import MemoryFiles
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
+from cordwood.host.clock import Clock
 from cordwood.server.broker import open_node
-from cordwood.storage.files import Files, os_error
-from cordwood.storage.memory_files import MemoryFiles
 
 DATA = "/data"
 EVERYTHING = 1 << 30
@@ -57,7 +57,7 @@ def open_on(
     try:
         yield node
     finally:
-        node.close()
+        node.directory.close()
 
 
 def batch_of(
@@ -82,6 +82,6 @@ def values_in(frames: Sequence[memoryview]) -> list[bytes]:
 def values_of(node: Node, topic: str, partition: int = 0) -> list[bytes]:
     """Return the values of all records that can be read of a partition."""
     offset = node.find_offset(topic, partition, -2).offset
-    (got,) = node.read([Wanted(topic, partition, offset, EVERYTHING)], EVERYTHING).each
+    (got,) = node.read([PartitionFetch(topic, partition, offset, EVERYTHING)], EVERYTHING).each
     assert got.error is None, got.error
     return values_in(got.frames)

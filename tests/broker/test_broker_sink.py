@@ -11,13 +11,13 @@ from broker.nodes import BreakableFiles, batch_of, node_on, values_of
 from support.clocks import ManualClock
 
 from cordwood.broker.node import Node
-from cordwood.broker.sink import Command, FrameKey, StagedFrames, is_command, staging_topic
+from cordwood.broker.staging import Command, FrameKey, StagedFrames, is_command, staging_topic
 from cordwood.broker.topics import is_internal
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, RecordRefused, UnknownTopic
 from cordwood.formats import batch as frames
 from cordwood.records import Record
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.staging import Share
+from cordwood.storage.sink.staging import Share
 
 QUERY = "query q"
 TOPIC = staging_topic(QUERY)
@@ -30,7 +30,7 @@ def node() -> Iterator[Node]:
     opened.topics.create("out", 2)
     opened.topics.create(TOPIC, 4)
     yield opened
-    opened.close()
+    opened.directory.close()
 
 
 def key_of(node: Node, task: str, partition: int = 0, topic: str = "out") -> bytes:
@@ -55,7 +55,7 @@ def stage(node: Node, task: str, *values: bytes, partition: int = 0, at: int = 1
 
 def obey(node: Node, command: Command | bytes | None, topic: str = TOPIC) -> list[Share]:
     value = msgspec.json.encode(command) if isinstance(command, Command) else command
-    return node.sink.obey(topic, [Record(0, 1000, None, value)])
+    return node.sink.execute(topic, [Record(0, 1000, None, value)])
 
 
 def command(batch: int, *staged: StagedFrames, **more: Any) -> Command:
@@ -67,7 +67,7 @@ def output(node: Node) -> list[list[bytes]]:
 
 
 def nothing_left(node: Node) -> bool:
-    files = node._directory._files
+    files = node.directory.files
     return not files.exists(SINK) or files.list(SINK) == []
 
 
@@ -95,7 +95,7 @@ def test_what_was_staged_is_gone_from_the_staging_topic_when_it_is_published(nod
     staged = stage(node, "t1", b"a")
     stage(node, "loser", b"a", at=2)
     obey(node, command(0, staged))
-    assert [node._directory.readable(TOPIC, number).log_start_offset for number in range(4)] == [0, 1, 1, 0]
+    assert [node.directory.readable(TOPIC, number).log_start_offset for number in range(4)] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize("again", [5, 4, 0])
@@ -110,7 +110,7 @@ def test_a_batch_is_published_once_and_none_below_it(node: Node, again: int) -> 
 
 def test_a_query_that_has_no_second_try_is_forgotten(node: Node) -> None:
     obey(node, command(0, stage(node, "t1", b"a"), remember=False))
-    assert node._directory._files.list("/data/meta/sink") == []
+    assert node.directory.files.list("/data/meta/sink") == []
     assert output(node) == [[b"a"], []]
 
 
@@ -140,7 +140,7 @@ def test_a_record_that_is_no_command_of_this_topic_is_refused(node: Node, what: 
         obey(node, GARBAGE[what])
     assert output(node) == [[], []]
     # What was staged is still there for the command that may follow.
-    assert node._directory.readable(TOPIC, 1).log_start_offset == 0
+    assert node.directory.readable(TOPIC, 1).log_start_offset == 0
 
 
 def test_a_command_that_misses_frames_is_refused_and_publishes_nothing(node: Node) -> None:
@@ -242,12 +242,12 @@ def test_a_node_that_died_after_the_intent_publishes_before_anyone_reads() -> No
     with pytest.raises(_Killed):
         obey(dying, command(0, staged))
     files.after = lambda kind, path, result: None
-    dying._directory._lock.release()
+    dying.directory._lock.release()
     back = node_on(files)
     assert output(back) == [[b"a"], []]
     assert obey(back, command(0, staged)) == []
     assert output(back) == [[b"a"], []]
-    back.close()
+    back.directory.close()
 
 
 class _Killed(BaseException):
@@ -276,8 +276,8 @@ def test_a_publication_that_is_refused_leaves_no_share(node: Node) -> None:
     node.topics.create("out", 2)
     with pytest.raises(UnknownTopic):
         obey(node, command(0, wrong[0]))
-    directory = node._directory
-    assert directory._files.list(f"{SINK}/{TOPIC.partition('-')[2]}/0") == []
+    directory = node.directory
+    assert directory.files.list(f"{SINK}/{TOPIC.partition('-')[2]}/0") == []
 
 
 def test_a_batch_below_none_is_refused(node: Node) -> None:
@@ -309,4 +309,4 @@ def test_staging_topics_that_nobody_comes_back_for_are_removed_after_a_week(
     clock.advance(days * 24 * 3_600_000)
     node.collect_abandoned()
     assert [name for name in (TOPIC, other) if node.topics.find(name) is None] == gone
-    node.close()
+    node.directory.close()

@@ -13,7 +13,8 @@ from broker.nodes import BreakableFiles, batch_of, node_on, open_on
 
 from cordwood.broker.node import Node
 from cordwood.broker.topics import PARTITIONS_MAX, Topics
-from cordwood.config import BrokerConfig, TopicConfig
+from cordwood.config.loading import BrokerConfig, TopicConfig
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import (
     CordwoodError,
     DiskFull,
@@ -24,9 +25,8 @@ from cordwood.errors import (
     UnknownSetting,
     UnknownTopic,
 )
-from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import DataDirectory
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.directory.data_directory import DataDirectory
+from cordwood.storage.meta.catalogue import TopicEntry
 
 
 @pytest.fixture
@@ -131,22 +131,30 @@ def test_of_many_who_create_the_same_topic_one_does_and_all_others_are_told(node
     assert [each for each in outcomes if not isinstance(each, TopicExists)] == [node.topics.find("orders")]
 
 
-class Overtaken:
-    """A directory in which somebody else creates each topic between the plan and the deed."""
+class OvertakenTopics(dict[str, TopicEntry]):
+    """Topics of which somebody else creates each one between the plan and the deed."""
 
-    topics: Mapping[str, TopicEntry] = {}
+    def new_entry(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
+        return TopicEntry(name, topic_id, partitions, {})
+
+    def create(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
+        return TopicEntry(name, str(uuid.uuid4()), partitions, {})
+
+    def create_all(self, wanted: Sequence[TopicEntry]) -> list[TopicEntry]:
+        return [self.create(entry.name, entry.id, entry.partitions, {}) for entry in wanted]
+
+    def check_no_collision(self, name: str) -> None:
+        pass
+
+
+class Overtaken:
+    """A directory with these topics."""
+
+    topics = OvertakenTopics()
+    partitions = None
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         return TopicConfig()
-
-    def new_topic(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
-        return TopicEntry(name, topic_id, partitions, {})
-
-    def create_topic(self, name: str, topic_id: str, partitions: int, config: object) -> TopicEntry:
-        return TopicEntry(name, str(uuid.uuid4()), partitions, {})
-
-    def create_topics(self, wanted: Sequence[TopicEntry]) -> list[TopicEntry]:
-        return [self.create_topic(entry.name, entry.id, entry.partitions, {}) for entry in wanted]
 
 
 def test_who_is_overtaken_while_creating_a_topic_is_told_that_it_exists() -> None:
@@ -187,7 +195,7 @@ def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_space() -> None:
 
 def test_after_closing_nothing_is_found_any_more() -> None:
     node = node_on(MemoryFiles())
-    node.close()
-    node.close()
+    node.directory.close()
+    node.directory.close()
     with pytest.raises(LogClosed):
         node.topics.find("orders")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from broker.nodes import batch_of, open_on
 
@@ -16,7 +18,8 @@ from cordwood.broker.offsets import (
     Position,
     find_offset,
 )
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.disk.memory import MemoryFiles
+from cordwood.storage.log import Partition
 
 NOWHERE = Position(-1, -1)
 
@@ -53,7 +56,7 @@ class Sorted:
     ],
 )
 def test_each_stand_in_and_each_time_finds_its_place(asked: int, expected: Position) -> None:
-    assert find_offset(Sorted(10, 100, 300, 200), asked) == expected
+    assert find_offset(cast("Partition", Sorted(10, 100, 300, 200)), asked) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,27 +66,32 @@ def test_each_stand_in_and_each_time_finds_its_place(asked: int, expected: Posit
 def test_a_partition_without_records_has_both_ends_and_nothing_between(
     asked: int, expected: Position
 ) -> None:
-    assert find_offset(Sorted(7), asked) == expected
+    assert find_offset(cast("Partition", Sorted(7)), asked) == expected
 
 
 @pytest.mark.parametrize("asked", [-7, -100, -(2**63)])
 def test_any_other_negative_time_is_refused(asked: int) -> None:
     with pytest.raises(ValueError, match=f"no such time: {asked}"):
-        find_offset(Sorted(0, 1), asked)
+        find_offset(cast("Partition", Sorted(0, 1)), asked)
 
 
 def asked_of(node: Node, *times: int) -> list[Position]:
     return [node.find_offset("orders", 0, time) for time in times]
 
 
+def at(offset: int, timestamp: int = -1) -> Position:
+    """Return a place in a log that was never truncated."""
+    return Position(offset, timestamp, leader_epoch=0)
+
+
 def test_a_real_partition_answers_before_its_first_record_and_after() -> None:
     with open_on(MemoryFiles(), {"cordwood.initial.offset": "5"}) as node:
         node.topics.create("orders")
-        assert asked_of(node, LATEST, EARLIEST, NEWEST, 0) == [Position(5), Position(5), NOWHERE, NOWHERE]
+        assert asked_of(node, LATEST, EARLIEST, NEWEST, 0) == [at(5), at(5), NOWHERE, NOWHERE]
         for timestamp in (1000, 3000, 2000):
             placed = node.append("orders", 0, batch_of(b"value", timestamp=timestamp))
         # What is not durable is not there for a reader.
-        assert asked_of(node, LATEST, NEWEST, 1000) == [Position(5), NOWHERE, NOWHERE]
+        assert asked_of(node, LATEST, NEWEST, 1000) == [at(5), NOWHERE, NOWHERE]
         placed.log.commit()
-        assert asked_of(node, LATEST, EARLIEST) == [Position(8), Position(5)]
-        assert asked_of(node, NEWEST, 1001, 3001) == [Position(6, 3000), Position(6, 3000), NOWHERE]
+        assert asked_of(node, LATEST, EARLIEST) == [at(8), at(5)]
+        assert asked_of(node, NEWEST, 1001, 3001) == [at(6, 3000), at(6, 3000), NOWHERE]

@@ -11,8 +11,9 @@ from support.clocks import ManualClock
 from support.disks import image
 from support.logs import disk_of
 
-from cordwood.broker.fetching import Wanted
+from cordwood.broker.fetching import PartitionFetch
 from cordwood.broker.node import PRODUCER_ID_BLOCK, Node
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import (
     ChecksumMismatch,
     DirectoryLocked,
@@ -24,7 +25,6 @@ from cordwood.errors import (
     ProducerFenced,
     UnknownTopic,
 )
-from cordwood.storage.memory_files import MemoryFiles
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_a_full_disk_refuses_an_append_whole_and_takes_it_again_later(
 
 def test_closing_makes_everything_durable_and_then_refuses(node: Node, files: BreakableFiles) -> None:
     node.append("orders", 0, batch_of(b"value"))
-    assert node.open_logs()
-    node.close()
+    assert node.directory.partitions.opened_logs()
+    node.directory.close()
     with pytest.raises(LogClosed):
         node.append("orders", 0, batch_of(b"late"))
     with open_on(files) as again:
@@ -117,7 +117,7 @@ def test_closing_makes_everything_durable_and_then_refuses(node: Node, files: Br
 def test_who_finds_the_directory_locked_is_told_what_its_holder_said_last(
     node: Node, files: BreakableFiles
 ) -> None:
-    node.describe("pid 7 on there, listening on here:9092")
+    node.directory.describe("pid 7 on there, listening on here:9092")
     with pytest.raises(DirectoryLocked, match="pid 7 on there, listening on here:9092"):
         node_on(files)
 
@@ -125,8 +125,8 @@ def test_who_finds_the_directory_locked_is_told_what_its_holder_said_last(
 # --- Looking without reading -----------------------------------------------------------------------
 
 
-def wishes(*offsets: int) -> list[Wanted]:
-    return [Wanted("orders", partition, offset, 100) for partition, offset in enumerate(offsets)]
+def wishes(*offsets: int) -> list[PartitionFetch]:
+    return [PartitionFetch("orders", partition, offset, 100) for partition, offset in enumerate(offsets)]
 
 
 def test_a_peek_finds_nothing_where_there_is_nothing_and_touches_no_disk(
@@ -153,7 +153,7 @@ def test_a_peek_leaves_everything_else_to_a_reading(node: Node, offsets: tuple[i
 def test_a_partition_that_is_not_open_is_left_to_a_reading(node: Node) -> None:
     """Opening it may mean recovery, which belongs on no event loop."""
     assert node.peek(wishes(0)) is None
-    assert node.peek([Wanted("nothing", 0, 0, 100)]) is None
+    assert node.peek([PartitionFetch("nothing", 0, 0, 100)]) is None
 
 
 def test_what_is_not_durable_is_not_seen_by_a_peek(node: Node) -> None:
@@ -176,7 +176,7 @@ def test_ids_are_distinct_over_clean_and_unclean_ends() -> None:
             # As after a kill: another process finds the directory as it is, and the lock gone.
             files = disk_of(image(files, "/"))
         else:
-            node.close()
+            node.directory.close()
     assert len(set(given)) == len(given) == 4 * (PRODUCER_ID_BLOCK + 3)
     assert min(given) >= 0
 

@@ -11,17 +11,17 @@ from broker.nodes import DATA, batch_of, node_on, values_of
 
 from cordwood import tenancy
 from cordwood.broker.node import Node
-from cordwood.broker.sink import Command, FrameKey, StagedFrames, staging_topic
+from cordwood.broker.staging import Command, FrameKey, StagedFrames, staging_topic
 from cordwood.broker.tenants import Tenant
 from cordwood.broker.topics import OFFSETS_PARTITIONS
-from cordwood.config import BrokerConfig
+from cordwood.config.loading import BrokerConfig
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import InvalidSetting, RecordRefused, TopicExists, UnknownTopic
 from cordwood.formats import batch as frames
 from cordwood.records import Record
-from cordwood.storage.catalogue import SHARED_TOPIC
-from cordwood.storage.data_directory import check_topic_name
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.staging import Section, Share
+from cordwood.storage.meta.catalogue import SHARED_TOPIC
+from cordwood.storage.meta.names import check_topic_name
+from cordwood.storage.sink.staging import Section, Share
 
 ORGS = (0, 1, 7, 10, 2**63, 2**64 - 1)
 
@@ -73,7 +73,7 @@ def test_anything_else_with_an_at_sign_is_refused(name: str) -> None:
 def node() -> Iterator[Node]:
     opened = node_on(MemoryFiles())
     yield opened
-    opened.close()
+    opened.directory.close()
 
 
 def tenant(node: Node, org: int) -> Tenant:
@@ -84,7 +84,7 @@ def test_one_name_in_every_org_is_as_many_topics(node: Node) -> None:
     made = [tenant(node, org).create("orders", None, {}) for org in ORGS]
     assert len({topic.id for topic in made}) == len(ORGS)
     assert {topic.name for topic in made} == {"orders"}
-    assert node.topic_names() == ["orders", *(f"orders@{org}" for org in ORGS[1:])]
+    assert list(node.directory.topics) == ["orders", *(f"orders@{org}" for org in ORGS[1:])]
     for org, topic in zip(ORGS, made, strict=True):
         us = tenant(node, org)
         assert us.names() == ["orders"]
@@ -103,14 +103,14 @@ def test_topics_of_every_org_are_found_again_after_a_restart_in_their_order() ->
     ids = {(org, name): tenant(node, org).create(name, 1, {}).id for org in ORGS for name in names}
     node.append("b@7", 0, batch_of(b"seven")).log.commit()
     tenant(node, 7).delete("a")
-    node.close()
+    node.directory.close()
     node = node_on(files)
     assert files.exists(f"{DATA}/topics/b@7/0")
     assert tenant(node, 7).names() == ["b", "c"]
     assert tenant(node, 0).names() == names
     assert all(tenant(node, org).find_by_id(ids[org, "c"]) is not None for org in ORGS)
     assert values_of(node, "b@7", 0) == [b"seven"]
-    node.close()
+    node.directory.close()
 
 
 def test_every_change_is_told_by_the_number_of_changes_and_no_change_of_another(node: Node) -> None:
@@ -133,7 +133,7 @@ def test_every_change_is_told_by_the_number_of_changes_and_no_change_of_another(
 def test_a_format_of_the_brokers_own_is_not_for_clients(node: Node) -> None:
     with pytest.raises(InvalidSetting, match=r"cordwood\.format"):
         tenant(node, 0).create("orders", 1, {"cordwood.format": "shared"})
-    assert node.topic_names() == []
+    assert list(node.directory.topics) == []
 
 
 def test_topics_of_the_broker_are_there_for_nobody_but_one_who_is_alone(node: Node) -> None:
@@ -188,10 +188,10 @@ def test_a_new_topic_is_kept_where_the_broker_says_and_a_staging_topic_has_files
         assert us.create(staging_topic(storage), 1, {}).entry.config == {}
         made = us.find("made-own")
         assert made is not None
-        assert us.config_of(made).storage == "own"
+        assert node.topics.config_of(made.entry).storage == "own"
         with pytest.raises(InvalidSetting, match=r"cordwood\.storage"):
             us.alter("made-own", {"cordwood.storage": "shared"})
-        node.close()
+        node.directory.close()
 
 
 # --- the sink -----------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def staged(node: Node, org: int, topic: str, topic_id: str, value: bytes) -> Sta
 
 def obey(node: Node, org: int, command: Command) -> list[Share]:
     key = tenancy.qualify(staging_topic(QUERY), org)
-    return tenant(node, org).obey(key, [Record(0, 1_000, None, msgspec.json.encode(command))])
+    return node.sink.execute(key, [Record(0, 1_000, None, msgspec.json.encode(command))])
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_a_command_names_no_share_of_another_org_and_no_query_as_it_is_called_in
     tenant(node, 0).create(staging_topic(inside), 2, {})
     forged = msgspec.json.encode(Command(query=inside, batch=0))
     with pytest.raises(RecordRefused):
-        tenant(node, 0).obey(staging_topic(inside), [Record(0, 1_000, None, forged)])
+        node.sink.execute(staging_topic(inside), [Record(0, 1_000, None, forged)])
 
 
 def test_no_command_publishes_to_a_topic_of_the_broker(node: Node, sinks: dict[int, str]) -> None:

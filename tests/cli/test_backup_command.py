@@ -117,7 +117,7 @@ def test_a_restore_to_an_offset_says_where_each_partition_ends(data: Path, tmp_p
         {"topic": "orders", "partition": 0, "log_start_offset": 0, "end_offset": 5, "cut_offsets": 15}
     ]
     assert values(new) == [f"value {number}" for number in range(5)]
-    assert "is there and not empty" in refused("restore", saved, "--data", new)
+    assert "exists and is not empty" in refused("restore", saved, "--data", new)
 
 
 def test_what_is_no_time_offset_or_directory_is_named(data: Path, tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from support.pages import check_page
 from support.serving import serving
 
 import cordwood
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import SignedFor
 from cordwood.integrity.checkpoint import unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
-from cordwood.storage.checkpoints import signed_up_to
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.storage.chain.checkpoints import signed_up_to
 
 PAGE = Path(__file__).parents[2] / "docs" / "integrity.md"
 NOW = 1_700_000_000_000
@@ -97,7 +97,7 @@ def test_the_key_that_signs_is_its_owners_alone_and_never_shown(data: Path) -> N
     assert secret.split("+", 4)[4] not in printed
     key.write_text(secret[:-8])
     sentence = refused("checkpoint", "create", "--data", data, code=4)
-    assert "checkpoint.key: is no signing key" in sentence
+    assert "checkpoint.key: is not a signing key" in sentence
     assert secret[-40:-8] not in sentence
     key.unlink()
     assert "is missing, but" in refused("checkpoint", "create", "--data", data, code=4)
@@ -258,7 +258,7 @@ def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) 
     assert "holds: 30 of 39 leaves" in line
     assert "as first appended, or as compaction left them" in line
     with cordwood.open(data) as log:
-        log._writable().partition("orders", 0).advance_log_start(29)
+        log._writable().partitions.writable("orders", 0).advance_log_start(29)
     assert "removed, requested: offsets 0 up to 29" in verified(data, key, note)
 
 

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.commands import COMMAND, SECONDS_MAX, environment, said
+from support.commands import COMMAND, environment, said
+from support.patience import SECONDS_MAX
 
 ESCAPE = "\x1b["
 
@@ -53,7 +54,7 @@ def test_tables_are_drawn_on_a_terminal_and_plain_elsewhere(data: Path) -> None:
     assert "┃" in shown
     assert "orders" in shown
     plain = said("topic", "list", "--data", data)
-    assert plain == "topic   partitions  records\norders           1        1\n"
+    assert plain == "topic   partitions  offsets\norders           1        1\n"
 
 
 def test_no_color_is_honoured(data: Path) -> None:

@@ -15,8 +15,8 @@ from support.commands import run
 from support.data_directory import Partition, flipped, put, write_sound_directory
 
 from cordwood.cli import main
-from cordwood.storage.files import read_file
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.disk.files import read_file
+from cordwood.disk.posix import PosixFiles
 
 FILES = PosixFiles()
 
@@ -40,8 +40,8 @@ def test_version_and_help() -> None:
 
 HEAVY = (
     "confluent_kafka",
-    "cordwood.broker",
-    "cordwood.embedded",
+    "cordwood.broker.",
+    "cordwood.embedded.log",
     "cordwood.server",
     "cordwood.spark",
     "cordwood.storage",
@@ -199,3 +199,15 @@ def test_what_is_in_a_file_is_never_taken_for_markup(tmp_path: Path, orders: Par
     result = run("verify", str(tmp_path))
     assert result.exit_code == 4
     assert "[bold]x[/nothing]" in result.output
+
+
+@pytest.mark.parametrize("command", [["topic", "list"], ["topic", "create", "t"], ["verify"], ["doctor"]])
+def test_an_address_of_an_object_store_is_no_data_directory(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined to the working directory it would be a directory of that strange name."""
+    monkeypatch.chdir(tmp_path)
+    result = run(*command, "--data", "s3a://bucket/data")
+    assert result.exit_code == 1
+    assert "s3a://bucket/data is an address of s3a, but a data directory is on a mounted" in result.stderr
+    assert not any(tmp_path.iterdir())

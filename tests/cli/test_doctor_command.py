@@ -14,11 +14,12 @@ from support.commands import run, started
 
 import cordwood
 from cordwood import Broker, kernels
-from cordwood.cli import doctor, examination
-from cordwood.storage.metadata import write_metadata
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.publishing import Intent, Journal, Place, journal_path
-from cordwood.storage.staging import share_path
+from cordwood.cli.operations import doctor
+from cordwood.disk.checked_json import write_metadata
+from cordwood.disk.posix import PosixFiles
+from cordwood.inspection import is_written
+from cordwood.storage.sink.publishing import Intent, Journal, PlannedAppend, journal_path
+from cordwood.storage.sink.staging import share_path
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_writer_that_was_killed(data: Path) -> None:
     assert process.stdin is not None
     process.stdin.write(b"more\n")
     process.stdin.flush()
-    while json.loads(run("topic", "list", "--json", "--data", data).stdout)[0]["records"] != 4:
+    while json.loads(run("topic", "list", "--json", "--data", data).stdout)[0]["offsets"] != 4:
         assert process.poll() is None
     process.kill()
     process.communicate()
@@ -145,7 +146,7 @@ def test_topics_that_do_not_sync_each_append(data: Path) -> None:
 
 
 def test_publications_that_are_not_finished(data: Path) -> None:
-    intent = Intent(7, (), (Place("orders", "id", 0, 3),))
+    intent = Intent(7, (), (PlannedAppend("orders", "id", 0, 3),))
     path = journal_path(str(data), "nightly")
     os.makedirs(os.path.dirname(path))
     write_metadata(PosixFiles(), path, Journal(query="nightly", published=6, intent=intent))
@@ -238,7 +239,26 @@ def test_a_writer_at_work_is_no_cause_for_alarm(data: Path) -> None:
 
 
 def test_the_lock_is_asked_for_without_taking_it(data: Path) -> None:
-    assert not examination.is_held(str(data))
+    assert not is_written(str(data))
     with cordwood.open(data):
-        assert examination.is_held(str(data))
-    assert not examination.is_held(str(data / "nowhere"))
+        assert is_written(str(data))
+    assert not is_written(str(data))
+    assert not is_written(str(data / "nowhere"))
+
+
+def test_a_writer_that_opens_while_the_lock_is_asked_for_is_not_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the last moment at which the lock file is open for the question, a writer can still lock it."""
+    close, opened = os.close, 0
+
+    def close_after_a_writer(number: int) -> None:
+        nonlocal opened
+        if os.readlink(f"/proc/self/fd/{number}").endswith("/meta/lock") and not opened:
+            opened += 1
+            cordwood.open(data).close()
+        close(number)
+
+    monkeypatch.setattr(os, "close", close_after_a_writer)
+    assert not is_written(str(data))
+    assert opened == 1

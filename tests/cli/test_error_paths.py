@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.commands import SECONDS_MAX, refused, run, said, started
+from support.commands import refused, run, said, started
+from support.patience import SECONDS_MAX
 from support.serving import serving
 
 import cordwood
 from cordwood import Broker
-from cordwood.cli import place
+from cordwood.cli.backends import place
 
 #: Every command that reads a data directory, and every one that changes it.
 READING = [
@@ -219,7 +220,7 @@ def test_a_client_setting_that_there_is_not() -> None:
 def test_bad_format_letter(format_: str, data: Path) -> None:
     sentence = refused("consume", "-t", "orders", "-e", "-f", format_, "--data", data, code=2)
     assert sentence.startswith(
-        f"Invalid value for '-f' / '--format': %{format_.rpartition('%')[2]} is no letter"
+        f"Invalid value for '-f' / '--format': %{format_.rpartition('%')[2]} is not a letter"
     )
     assert sentence.endswith(
         "expected %t topic, %p partition, %o offset, %k key, %s value, %T timestamp, "

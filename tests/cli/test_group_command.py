@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from support.commands import SECONDS_MAX, refused, said
+from support.commands import refused, said
+from support.patience import until
 
 import cordwood
 from cordwood import Broker
-from cordwood.broker.offsets_topic import StoredGroup, StoredMember, group_key, group_value
+from cordwood.broker.groups.offsets_topic import StoredGroup, StoredMember, group_key, group_value
 
 Where = list[object]
 
@@ -24,9 +24,7 @@ def consumed(where: Where) -> Where:
     said("produce", "-t", "orders", "-p", 1, *where, stdin=b"0\n1\n2\n3\n4\n")
     said("consume", "-t", "orders", "-G", "billing", "-c", 2, *where)
     # Who leaves is answered before that is stored, and files show what is stored.
-    deadline = time.monotonic() + SECONDS_MAX
-    while "Empty" not in said("group", "list", *where):
-        assert time.monotonic() < deadline
+    until(lambda: "Empty" in said("group", "list", *where), "the member has left")
     return where
 
 

@@ -9,7 +9,7 @@ import pytest
 from support.commands import refused, run, said
 
 import cordwood
-from cordwood.interchange.exporting import SYSTEMS
+from cordwood.interchange.exporting import EXPORT_SYSTEMS
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", EXPORT_SYSTEMS)
 def test_a_topic_goes_out_and_comes_back(system: str, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     text = said("export", "--data", data, "-t", "orders", "--to", system, out)
@@ -50,7 +50,7 @@ def test_a_refusal_is_one_sentence(data: Path, tmp_path: Path) -> None:
         "import", *place, "--from", "rustlog", tmp_path / "empty", "-t", "x"
     )
     assert "is not a directory" in refused("import", *place, "--from", "kafka", tmp_path / "none", "-t", "x")
-    assert "there already" in refused("export", *place, "-t", "orders", "--to", "kafka", tmp_path / "empty")
+    assert "exists already" in refused("export", *place, "-t", "orders", "--to", "kafka", tmp_path / "empty")
     assert "no topic x" in refused("export", *place, "-t", "x", "--to", "kafka", tmp_path / "out")
     said("export", *place, "-t", "orders", "--to", "frame", tmp_path / "out")
     assert "orders already" in refused("import", *place, "--from", "frame", tmp_path / "out", "-t", "orders")

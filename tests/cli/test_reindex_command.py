@@ -11,7 +11,7 @@ from support.data_directory import flipped
 from support.serving import serving
 
 import cordwood
-from cordwood.cli import place
+from cordwood.cli.backends import place
 
 
 @pytest.fixture

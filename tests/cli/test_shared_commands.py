@@ -50,7 +50,7 @@ def test_topics_in_the_shared_log_are_like_any_other_on_files_held_and_by_addres
     assert sorted(said("consume", "-t", "orders", "-e", *where).splitlines()) == ["cake", "milk", "tea"]
     assert said("consume", "-t", "orders", "-p", 1, "-o", 1, "-e", *where) == "cake\n"
     listed = json.loads(said("topic", "list", "--json", *where))
-    assert [(each["name"], each["records"]) for each in listed] == [("orders", 3)]
+    assert [(each["name"], each["offsets"]) for each in listed] == [("orders", 3)]
     described = json.loads(said("topic", "describe", "orders", "--json", *where))
     assert [(each["log_start_offset"], each["high_watermark"]) for each in described["partitions"]] == [
         (0, 1),
@@ -62,7 +62,7 @@ def test_topics_in_the_shared_log_are_like_any_other_on_files_held_and_by_addres
         "topic", "alter", "orders", "--config", "cordwood.storage=own", *where
     )
     assert said("topic", "delete", "orders", *where).startswith(
-        "deleted topic orders: 3 records in 3 partitions"
+        "deleted topic orders: 3 offsets in 3 partitions"
     )
     assert json.loads(said("topic", "list", "--json", *where)) == []
     said("topic", "create", "orders", *SHARED, *where)

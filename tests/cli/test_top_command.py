@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from support.commands import run
-from support.serving import SECONDS_MAX
+from support.patience import SECONDS_MAX
 
 import cordwood
-from cordwood.cli.top import Look, _lines, read_metrics
+from cordwood.cli.operations.top import Look, _lines, read_metrics
 from cordwood.errors import CordwoodError
 
 METRICS = {"cordwood.metrics.listen": "127.0.0.1:0", "cordwood.metrics.partitions": "true"}
@@ -31,7 +31,7 @@ def broker(tmp_path: Path) -> Iterator[cordwood.Broker]:
         for topic, count in (("orders", 10), ("quiet", 1)):
             for number in range(count):
                 producer.produce(topic, f"value {number}", partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(SECONDS_MAX) == 0
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "billing"})
         consumer.commit(offsets=[TopicPartition("orders", 0, 4)], asynchronous=False)
         consumer.close()
@@ -54,7 +54,7 @@ def test_once_shows_every_topic_with_its_records_and_lag(
     result = run("top", *places(broker, tmp_path)[where], *ONCE, "--json")
     assert result.exit_code == 0, result.output
     lines: list[dict[str, Any]] = json.loads(result.stdout)
-    assert [(line["topic"], line["partitions"], line["records"]) for line in lines] == [
+    assert [(line["topic"], line["partitions"], line["offsets"]) for line in lines] == [
         ("orders", 1, 10),
         ("quiet", 1, 1),
     ]
@@ -68,7 +68,7 @@ def test_a_table_is_printed_for_people_and_internal_topics_only_if_asked_for(
 ) -> None:
     where = places(broker, tmp_path)["metrics"]
     lines = run("top", *where, *ONCE).stdout.splitlines()
-    assert lines[0].split() == ["topic", "partitions", "records", "records/s", "size", "bytes/s", "lag"]
+    assert lines[0].split() == ["topic", "partitions", "offsets", "records/s", "size", "bytes/s", "lag"]
     assert [line.split()[0] for line in lines[1:]] == ["orders", "quiet"]
     assert "__consumer_offsets" in run("top", *where, *ONCE, "--internal").stdout
     assert run("top", *where, *ONCE, "--limit", "1").stdout.splitlines()[-1] == "and 1 more"
@@ -82,7 +82,7 @@ def test_what_comes_between_two_looks_is_the_rate(broker: cordwood.Broker, tmp_p
         producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
         while not ended.is_set():
             producer.produce("quiet", "value", partition=0)
-            producer.flush(10)
+            producer.flush(SECONDS_MAX)
 
     writer = Thread(target=produce)
     writer.start()
@@ -102,7 +102,7 @@ def test_what_comes_between_two_looks_is_the_rate(broker: cordwood.Broker, tmp_p
         assert first["topic"] == "quiet"
         assert first["records_per_second"] > 0
         assert first["bytes_per_second"] > 0
-    assert looks[0][0]["records"] < looks[2][0]["records"]
+    assert looks[0][0]["offsets"] < looks[2][0]["offsets"]
 
 
 def test_a_topic_that_is_new_or_made_again_has_no_rate_yet() -> None:

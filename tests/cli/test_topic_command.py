@@ -20,13 +20,13 @@ def test_a_topic_is_created_listed_altered_described_and_deleted(where: Where) -
     said("topic", "create", "clicks", "--config", "segment.bytes=100000", *where)
     said("produce", "-t", "orders", "-p", 1, *where, stdin=b"a\nb\nc\n")
     assert said("topic", "list", *where).splitlines() == [
-        "topic   partitions  records",
+        "topic   partitions  offsets",
         "clicks           1        0",
         "orders           2        3",
     ]
     assert json.loads(said("topic", "list", "--json", *where)) == [
-        {"name": "clicks", "partitions": 1, "records": 0, "internal": False},
-        {"name": "orders", "partitions": 2, "records": 3, "internal": False},
+        {"name": "clicks", "partitions": 1, "offsets": 0, "internal": False},
+        {"name": "orders", "partitions": 2, "offsets": 3, "internal": False},
     ]
     assert said("topic", "alter", "orders", "--partitions", 3, "--config", "segment.ms=5000", *where) == (
         "altered topic orders\n"
@@ -43,7 +43,7 @@ def test_a_topic_is_created_listed_altered_described_and_deleted(where: Where) -
     assert json.loads(said("topic", "describe", "orders", "--json", *where))["own"] == {}
 
     would = said("topic", "delete", "orders", "--dry-run", *where)
-    assert would == "would delete topic orders: 3 records in 3 partitions\n"
+    assert would == "would delete topic orders: 3 offsets in 3 partitions\n"
     assert "orders" in said("topic", "list", *where)
     assert said("topic", "delete", "orders", *where) == would.replace("would delete", "deleted")
     assert "orders" not in said("topic", "list", *where)
@@ -117,3 +117,20 @@ def test_reading_commands_work_beside_an_embedded_writer_and_leave_its_lock_alon
         assert "orders" in said("topic", "list", "--data", tmp_path)
         assert said("consume", "-t", "orders", "-e", "--data", tmp_path) == "tea\n"
         log.topic("orders").append(b"coffee")
+
+
+def test_list_counts_offsets_and_says_so_where_compaction_left_gaps(tmp_path: Path) -> None:
+    """How many records are in a gap nobody knows without reading the log, so none are claimed."""
+    config = {"cleanup.policy": "compact", "segment.bytes": "200", "min.cleanable.dirty.ratio": "0"}
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("t", config=config)
+        for number in range(10):
+            topic.append(b"value %d" % number, key=b"k")
+        topic.roll()
+        log.maintain()
+        assert len(list(topic.read(0))) < 10
+    (line,) = json.loads(said("topic", "list", "--json", "--data", tmp_path / "data"))
+    assert line["offsets"] == 10
+    assert "records" not in line
+    would = said("topic", "delete", "t", "--dry-run", "--data", tmp_path / "data")
+    assert would == "would delete topic t: 10 offsets in 1 partition\n"

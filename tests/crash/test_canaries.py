@@ -29,33 +29,26 @@ from support.crashes import MISFITS, Violation, survives, violation_of
 from support.disks import RecordingFile, RecordingFiles
 from support.promises import Run
 
+from cordwood.disk import checked_json as metadata
+from cordwood.disk import files as files_module
+from cordwood.disk import mark, store
+from cordwood.disk.files import Files, join, parent
 from cordwood.errors import CordwoodError
 from cordwood.formats import batch
+from cordwood.formats.batch import header
 from cordwood.index.sparse import SparseIndex
 from cordwood.index.time import TimeIndex
-from cordwood.storage import (
-    catalogue,
-    data_directory,
-    deletion,
-    mark,
-    metadata,
-    partition_log,
-    partition_state,
-    producer_keeper,
-    producers,
-    recovery,
-    segment,
-    store,
-    truncation,
-)
-from cordwood.storage import (
-    files as files_module,
-)
-from cordwood.storage.files import Files, join, parent
-from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.partition_state import Bound
-from cordwood.storage.producer_keeper import ProducerKeeper
-from cordwood.storage.segment import ActiveSegment, Flushed
+from cordwood.storage.directory import data_directory, deletion, topics
+from cordwood.storage.log import producer_saving as producer_keeper
+from cordwood.storage.log import producers, segment
+from cordwood.storage.log import state as partition_state
+from cordwood.storage.log.active_segment import ActiveSegment, Flushed
+from cordwood.storage.log.changes import advancing, truncation
+from cordwood.storage.log.opening import recovery
+from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.log.producer_saving import ProducerKeeper
+from cordwood.storage.log.state import Bound
+from cordwood.storage.meta import catalogue
 
 __all__ = ["small_steps"]
 
@@ -64,7 +57,7 @@ Planted = Callable[[], Any]
 
 @contextmanager
 def no_sync_before_the_acknowledgement() -> Iterator[None]:
-    with patch.object(PartitionLog, "commit", lambda self, offset=None: self._show(self._end)):
+    with patch.object(PartitionLog, "commit", lambda self, offset=None: self.show(self.end)):
         yield
 
 
@@ -117,7 +110,7 @@ def the_checksum_covers_a_prefix() -> Iterator[None]:
         def value(data: Any) -> int:
             return int(google_crc32c.value(bytes(data)[:42]))
 
-    with patch.object(batch, "google_crc32c", Prefix):
+    with patch.object(header, "google_crc32c", Prefix):
         yield
 
 
@@ -139,7 +132,7 @@ def the_mark_moves_before_the_sync() -> Iterator[None]:
     real = PartitionLog._sync
 
     def sync(self: PartitionLog) -> int:
-        self._move_mark(self._end)
+        self.move_mark(self.end)
         return real(self)
 
     with patch.object(PartitionLog, "_sync", sync):
@@ -196,7 +189,7 @@ def trimmed_after_the_sync_of_the_seal() -> Iterator[None]:
 @contextmanager
 def an_index_trusted_past_the_end() -> Iterator[None]:
     def load_indexes(self: Any, opened: segment.Segment, bound: Bound) -> Any:
-        files = self.around.files
+        files = self.context.files
         paths = [segment.segment_path(self.directory, bound.base, suffix) for suffix in ("idx", "timeidx")]
         if not all(map(files.exists, paths)):
             return real(self, opened, bound)
@@ -221,7 +214,7 @@ def the_high_watermark_before_the_sync() -> Iterator[None]:
 
     def append(self: PartitionLog, rows: Any, expected_offset: int | None = None) -> Any:
         appended = real(self, rows, expected_offset)
-        self._show(self._end)
+        self.show(self.end)
         return appended
 
     with patch.object(PartitionLog, "append", append):
@@ -257,7 +250,7 @@ def segments_removed_before_the_log_start_moves() -> Iterator[None]:
         truncation.remove_segments(files, directory, sorted(b for b in bases - known if b < min(known)))
         real(files, directory, state)
 
-    with patch.object(partition_log, "write_state", write_state):
+    with patch.object(advancing, "write_state", write_state):
         yield
 
 
@@ -391,24 +384,24 @@ def a_deletion_acknowledged_before_its_sync() -> Iterator[None]:
 
 @contextmanager
 def a_deleted_topic_moved_before_it_is_deleted() -> Iterator[None]:
-    def delete_topic(self: data_directory.DataDirectory, name: str) -> None:
-        deletion.discard_topic(self._files, self.path, self._entry(name, 0))
+    def delete(self: topics.DirectoryTopics, name: str) -> None:
+        deletion.discard_topic(self._context.files, self._path, self[name])
         real(self, name)
 
-    real = data_directory.DataDirectory.delete_topic
-    with patch.object(data_directory.DataDirectory, "delete_topic", delete_topic):
+    real = topics.DirectoryTopics.delete
+    with patch.object(topics.DirectoryTopics, "delete", delete):
         yield
 
 
 @contextmanager
 def a_deleted_topic_left_where_it_was() -> Iterator[None]:
-    with patch.object(data_directory, "discard_topic", lambda files, data, entry: None):
+    with patch.object(topics, "discard_topic", lambda files, data, entry: None):
         yield
 
 
 @contextmanager
 def a_deletion_not_finished_after_a_crash() -> Iterator[None]:
-    with patch.object(data_directory, "finish_deletions", lambda *arguments: None):
+    with patch.object(topics, "finish_deletions", lambda *arguments: None):
         yield
 
 

@@ -25,9 +25,10 @@ from support.promises import (
     open_and_read,
 )
 
+from cordwood.disk import store
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import DiskFull
-from cordwood.storage import mark_keeper, store
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.log import mark_writer as mark_keeper
 
 LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "3")) or None
 SMALL = {"segment.bytes": "400", "index.interval.bytes": "100"}
@@ -251,7 +252,7 @@ def a_topic_replaced_by_another(files: RecordingFiles) -> None:
         work = ReplacedTopic(files, SMALL)
         work.create("id-1", partitions=2)
         work.produce(Client(1).batch(30))
-        work.log._writable().partition("t", 1).append([(None, b"of the other partition")])
+        work.log._writable().partitions.writable("t", 1).append([(None, b"of the other partition")])
         work.delete()
         work.create("id-2")
         client = Client(1)

@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from crash import test_crash_upkeep
+from crash import test_crash_maintenance
 from crash.test_crash_engine import small_steps
 from support import publishing
 from support.crashes import ALL_KINDS, CrashCount, CrashImage, again, crash_images, survives, violation_of
@@ -21,11 +21,14 @@ from support.disks import RecordingFiles
 from support.promises import Promise, Run, Seen, Workload, check_promises, open_and_read
 
 import cordwood
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, DirectoryRefused, MetadataDamaged
-from cordwood.formats.record_per_frame import RecordPerFrame
+from cordwood.formats.per_record.record_per_frame import RecordPerFrame
 from cordwood.formats.registry import FORMATS
-from cordwood.storage import partition_log, partition_state, recovery, segment
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.log import active_segment
+from cordwood.storage.log import state as partition_state
+from cordwood.storage.log.changes import rolling
+from cordwood.storage.log.opening import recovery
 
 __all__ = ["small_steps"]
 
@@ -163,9 +166,9 @@ def test_no_power_cut_during_compaction_leaves_a_mix_in_formats_with_keys() -> N
     """
     count, checked = CrashCount(), 0
     for name in ("frame", "laminarmq"):
-        config = patch.dict(test_crash_upkeep.CONFIG, {"cordwood.format": name})
+        config = patch.dict(test_crash_maintenance.CONFIG, {"cordwood.format": name})
         with config:
-            for workload in (test_crash_upkeep.compacting, test_crash_upkeep.cutting):
+            for workload in (test_crash_maintenance.compacting, test_crash_maintenance.cutting):
                 recording = RecordingFiles(MemoryFiles())
                 workload(recording)
                 images = crash_images(recording, limit_per_prefix=2, edges=edges, count=count)
@@ -175,7 +178,7 @@ def test_no_power_cut_during_compaction_leaves_a_mix_in_formats_with_keys() -> N
                     checked += 1
                     try:
                         read_beside(image)
-                        test_crash_upkeep.check(image)
+                        test_crash_maintenance.check(image)
                     except Exception as error:
                         place = f"{name}, {workload.__name__}: {image.prefix} operations, {image.kind}"
                         raise AssertionError(f"{place}: {error}") from error
@@ -187,7 +190,7 @@ def read_beside(image: CrashImage) -> None:
     """Read everything without changing anything, as far as a directory is there and its mark is not torn."""
     with (
         contextlib.suppress(DirectoryRefused, MetadataDamaged),
-        cordwood.open(test_crash_upkeep.DATA, files=image.files, read_only=True) as log,
+        cordwood.open(test_crash_maintenance.DATA, files=image.files, read_only=True) as log,
     ):
         for topic in map(log.topic, log.topics):
             list(topic.read(0, topic.log_start_offset(0)))
@@ -198,13 +201,15 @@ def read_beside(image: CrashImage) -> None:
 
 @contextmanager
 def a_sidecar_that_is_not_synced_before_the_acknowledgement() -> Iterator[None]:
-    with patch.object(segment.ActiveSegment, "sync", lambda self: self.store.sync()):
+    with patch.object(active_segment.ActiveSegment, "sync", lambda self: self.store.sync()):
         yield
 
 
 @contextmanager
 def frames_that_are_not_synced_before_the_acknowledgement() -> Iterator[None]:
-    with patch.object(segment.ActiveSegment, "sync", lambda self: self.sidecar and self.sidecar.sync()):
+    with patch.object(
+        active_segment.ActiveSegment, "sync", lambda self: self.sidecar and self.sidecar.sync()
+    ):
         yield
 
 
@@ -249,7 +254,7 @@ def a_recovered_sidecar_that_is_not_synced() -> Iterator[None]:
 @contextmanager
 def a_link_to_the_record_before_that_is_forgotten_at_a_roll() -> Iterator[None]:
     real = partition_state.sealed_state
-    with patch.object(partition_log, "sealed_state", lambda state, info, left=b"": real(state, info)):
+    with patch.object(rolling, "sealed_state", lambda state, info, left=b"": real(state, info)):
         yield
 
 

@@ -27,15 +27,25 @@ from support.disks import Acknowledged, RecordingFiles
 from support.shared import TENANTS, bases, index_files, left_by, open_data
 from support.tenants import Promise, Tenants, check_tenants
 
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError
-from cordwood.formats import owners
-from cordwood.formats.envelope import ENVELOPE_SIZE, MAGIC, Kind, content_of, read_envelope, seal
-from cordwood.storage import owner_index, rewriting, shared_log, shared_upkeep
-from cordwood.storage.data_directory import DataDirectory
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.producers import Producers
-from cordwood.storage.shared_log import SharedLog
-from cordwood.storage.virtual_topics import VirtualTopics
+from cordwood.formats.shared import owners
+from cordwood.formats.shared.envelope import (
+    ENVELOPE_SIZE,
+    MAGIC,
+    EnvelopeKind,
+    content_of,
+    read_envelope,
+    seal,
+)
+from cordwood.storage.directory.topics import DirectoryTopics
+from cordwood.storage.log.producers import Producers
+from cordwood.storage.maintenance import rewriting
+from cordwood.storage.shared import log as shared_log
+from cordwood.storage.shared import maintenance as shared_maintenance
+from cordwood.storage.shared import owner_index
+from cordwood.storage.shared.log import SharedLog
+from cordwood.storage.shared.offsets import VirtualTopics
 
 LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "1")) or None
 #: Every so many of the cuts get a second one, while what they left is opened and used.
@@ -68,7 +78,7 @@ def coming_and_going(files: RecordingFiles) -> None:
         work.append(name, 2)
         work.produce(name)
     stored = [work.write(ORG_0), work.write(ORG_7), work.write(ORG_8, 2)]
-    work.data._shared.log().commit()
+    work.data.partitions.shared.log().commit()
     for each in stored:
         files.acknowledge(each)
     work.advance(ORG_7, 2)
@@ -253,9 +263,9 @@ def test_the_workloads_do_what_they_are_there_for() -> None:
     for image in crash_images(recording, limit_per_prefix=6, edges=edges):
         before = index_files(image.files)
         data = open_data(image.files, broker={"log.segment.bytes": "900", "cordwood.chain": "false"})
-        data.all_partitions()
+        data.partitions.open_all()
         if data.topics:
-            data.find_partition(ORG_0, 0)
+            data.partitions.find(ORG_0, 0)
         longer += any(len(index_files(image.files)[path]) < len(was) for path, was in before.items())
     print(f"{longer} disks with an index that was cut")
     assert longer >= 3
@@ -295,27 +305,27 @@ def the_index_is_not_cut_before_anything_is_appended() -> Iterator[None]:
 
 @contextlib.contextmanager
 def a_start_counts_before_it_is_synced() -> Iterator[None]:
-    def start_all_at(self: SharedLog, starts: Any) -> None:
+    def set_starts(self: SharedLog, starts: Any) -> None:
         for part, offset in list(starts):
-            part.start_at(offset, self._append_say(Kind.LOG_START, part.owner, offset))
+            part.start_at(offset, self._append_control(EnvelopeKind.LOG_START, part.owner, offset))
 
-    with patch.object(SharedLog, "start_all_at", start_all_at):
+    with patch.object(SharedLog, "set_starts", set_starts):
         yield
 
 
 @contextlib.contextmanager
 def the_end_of_a_topic_is_dropped_while_frames_of_it_remain() -> Iterator[None]:
-    real = shared_upkeep._kept
+    real = shared_maintenance._kept
 
-    def kept(files: Any, shared: Any, group: Any, present: Any) -> Any:
-        stays = real(files, shared, group, present)
+    def kept(shared: Any, group: Any, present: Any) -> Any:
+        stays = real(shared, group, present)
         for load in group:
-            for entry in load.entries(files):
-                if entry.kind == Kind.ENDED:
+            for entry in load.entries():
+                if entry.kind == EnvelopeKind.ENDED:
                     stays.discard(entry.first_id)
         return stays
 
-    with patch.object(shared_upkeep, "_kept", kept):
+    with patch.object(shared_maintenance, "_kept", kept):
         yield
 
 
@@ -337,7 +347,7 @@ def frames_are_copied_with_new_ids() -> Iterator[None]:
         with patch.object(rewriting._Output, "put", renumbered):
             return real(work, old, stays, target)
 
-    with patch.object(shared_upkeep, "rewrite_whole", rewrite):
+    with patch.object(shared_maintenance, "rewrite_whole", rewrite):
         yield
 
 
@@ -352,7 +362,7 @@ def that_a_topic_ended_is_not_synced() -> Iterator[None]:
     def end(self: SharedLog, owners: Any) -> None:
         for owner in owners:
             if self.topics.find(owner) is not None:
-                self._append_say(Kind.ENDED, owner, 0)
+                self._append_control(EnvelopeKind.ENDED, owner, 0)
                 self.topics.end(owner)
 
     with patch.object(SharedLog, "end", end):
@@ -362,15 +372,15 @@ def that_a_topic_ended_is_not_synced() -> Iterator[None]:
 @contextlib.contextmanager
 def a_crash_between_a_deletion_and_its_frame_is_forgotten() -> Iterator[None]:
     with (
-        patch.object(DataDirectory, "_finish_shared_deletions", lambda self: None),
-        patch.object(DataDirectory, "_clear_the_way", lambda self, name: None),
+        patch.object(DirectoryTopics, "finish_shared_deletions", lambda self: None),
+        patch.object(DirectoryTopics, "_clear_the_way", lambda self, name: None),
     ):
         yield
 
 
 @contextlib.contextmanager
 def a_segment_is_swapped_without_its_index() -> Iterator[None]:
-    with patch.object(shared_upkeep, "_write_index", lambda *arguments: None):
+    with patch.object(shared_maintenance, "_write_index", lambda *arguments: None):
         yield
 
 
@@ -384,7 +394,7 @@ def what_the_index_does_not_have_is_not_looked_for() -> Iterator[None]:
 def a_commit_writes_the_index_only() -> Iterator[None]:
     def commit(self: SharedLog, id_: int | None = None) -> None:
         self._active.flush()
-        self.log._show(self.log._end)
+        self.log.show(self.log.end)
 
     with patch.object(SharedLog, "commit", commit):
         yield

@@ -37,13 +37,16 @@ from support.publishing import (
     staged_files,
 )
 
+from cordwood.disk import files as files_module
+from cordwood.disk.files import Files
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError
-from cordwood.storage import adoption, mark_keeper, publishing, staging
-from cordwood.storage import files as files_module
-from cordwood.storage.files import Files
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.publishing import Intent, Journal, Publisher, journal_path, read_journal
+from cordwood.formats.receiving import BatchTerms
+from cordwood.storage.log import mark_writer as mark_keeper
+from cordwood.storage.log.changes import adoption
+from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.sink import publishing, staging
+from cordwood.storage.sink.publishing import Intent, Journal, Publisher, journal_path, read_journal
 
 LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "1")) or None
 STRIDE = 1 if "CORDWOOD_CRASH_LIMIT" in os.environ else 14
@@ -199,13 +202,13 @@ def publish_and_be_killed_at(call: int, files: RecordingFiles) -> bool:
     files.acknowledge(Begun(begun_values(plans), QUERY, 0, shares))
     killed = False
     try:
-        work.data.publish(QUERY, 0, shares)
+        work.data.publisher.publish(QUERY, 0, shares)
     except Killed:
         killed = True
     hooked.before = lambda kind, path: None
     files.began = len(files.history)
     work.kill()
-    work.data.publish(QUERY, 0, shares)
+    work.data.publisher.publish(QUERY, 0, shares)
     files.acknowledge(Certain())
     work.append(P1, b"after")
     return killed
@@ -321,7 +324,9 @@ def the_append_comes_before_the_intent() -> Iterator[None]:
     def write(self: Publisher, journal: Journal) -> None:
         if journal.intent is not None:
             logs = {
-                staging.Target(p.topic, p.topic_id, p.partition): self._find(p.topic, p.partition)
+                staging.StagedTarget(p.topic, p.topic_id, p.partition): self._partitions.writable(
+                    p.topic, p.partition
+                )
                 for p in journal.intent.places
             }
             self._append(journal.query, journal.intent, logs)
@@ -336,7 +341,7 @@ def closed_before_the_appends_are_synced() -> Iterator[None]:
     real = Publisher._append
 
     def append(self: Publisher, query: str, intent: Intent, logs: Any) -> None:
-        with patch.object(PartitionLog, "commit", lambda self, offset=None: self._show(self._end)):
+        with patch.object(PartitionLog, "commit", lambda self, offset=None: self.show(self.end)):
             real(self, query, intent, logs)
 
     with patch.object(Publisher, "_append", append):
@@ -360,9 +365,9 @@ def rolled_forward_from_the_first_frame_again() -> Iterator[None]:
     def append_section(
         self: Publisher, log: PartitionLog, path: str, share: Any, section: Any, offset: int
     ) -> None:
-        format_ = self._formats[log.config.format]
+        format_ = log.format
         for frame in staging.read_frames(self._files, path, section, format_, log.config.stored_bytes_max):
-            log.append_received(format_.receive(memoryview(frame), size_max=log.config.stored_bytes_max))
+            log.append_received(format_.receive(memoryview(frame), BatchTerms(log.config.stored_bytes_max)))
 
     with patch.object(Publisher, "_append_section", append_section):
         yield

@@ -233,7 +233,7 @@ def reseal(encoded: bytearray) -> bytearray:
     """Make the checksum right again, so that only what the batch says is wrong."""
     struct.pack_into(">i", encoded, 8, len(encoded) - 12)
     header = batch.read_header(encoded, size_max=1 << 30)
-    struct.pack_into(">I", encoded, 17, batch._crc(encoded, 0, header.size))
+    struct.pack_into(">I", encoded, 17, batch.crc_of(encoded, 0, header.size))
     return encoded
 
 

@@ -27,6 +27,7 @@ from cordwood.formats.batch import BatchOptions
 from cordwood.formats.compression import Compression, compress
 from cordwood.formats.format import ProducerStamp, ReceivedFrame
 from cordwood.formats.native import BatchFormat
+from cordwood.formats.receiving import BatchTerms
 
 FORMAT = BatchFormat()
 SIZE_MAX = 100_000
@@ -40,7 +41,7 @@ def sent(rows: list[Any] = ROWS, **options: Any) -> bytearray:
 
 
 def receive(data: bytearray, size_max: int = SIZE_MAX) -> ReceivedFrame:
-    return FORMAT.receive(memoryview(data), size_max=size_max)
+    return FORMAT.receive(memoryview(data), BatchTerms(size_max))
 
 
 def changed(data: bytearray, at: int, form: str, value: int) -> bytearray:
@@ -371,7 +372,7 @@ def test_checks_are_the_same_in_any_buffer() -> None:
         lambda: memoryview(around)[6 : 6 + len(data)],
     ]
     for view in make:
-        frame = FORMAT.receive(view(), size_max=SIZE_MAX)
+        frame = FORMAT.receive(view(), BatchTerms(SIZE_MAX))
         FORMAT.place(frame, base_offset=3, leader_epoch=0, append_timestamp=8)
         batch.validate(frame.data, batch.read_header(frame.data))
     assert around.startswith(b"before")

@@ -98,3 +98,17 @@ def test_any_bytes_are_decompressed_or_refused_by_name(compression: Compression,
         assert size <= LIMIT
         return
     assert error.position == 7
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+def test_data_that_fills_its_room_and_is_damaged_is_invalid_and_one_byte_more_is_too_large(
+    compression: Compression,
+) -> None:
+    """Which of both it is decides what a producer is told, and the decompressor says it in words only."""
+    content = bytes(range(256)) * 300
+    data = bytearray(compress(compression, content))
+    assert decompress(compression, data, len(content)) == content
+    with pytest.raises(FrameTooLarge):
+        decompress(compression, data, len(content) - 1)
+    with pytest.raises(InvalidBatch):
+        decompress(compression, data[:-1], len(content))

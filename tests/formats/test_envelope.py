@@ -26,6 +26,8 @@ from hypothesis import strategies as st
 from support.flips import undetected
 from support.shared import SEGMENTS, TENANTS, create, fill, open_data, physical, shared_log, virtual
 
+from cordwood.disk.files import read_file
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import (
     ChecksumMismatch,
     FrameError,
@@ -37,24 +39,23 @@ from cordwood.errors import (
 )
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
-from cordwood.formats.envelope import (
+from cordwood.formats.format import Ending
+from cordwood.formats.receiving import BatchTerms
+from cordwood.formats.registry import EVERY_FORMAT, FORMATS
+from cordwood.formats.shared.envelope import (
     ENVELOPE_SIZE,
     Envelope,
     EnvelopeFormat,
+    EnvelopeKind,
     EnvelopeTable,
-    Kind,
     Owner,
     content_of,
     read_envelope,
     seal,
 )
-from cordwood.formats.format import Ending
-from cordwood.formats.registry import EVERY_FORMAT, FORMATS
-from cordwood.formats.topic_hash import topic_hash_bytes
+from cordwood.formats.shared.topic_hashing import topic_hash_bytes
 from cordwood.kernels import Want
 from cordwood.records import Record
-from cordwood.storage.files import read_file
-from cordwood.storage.memory_files import MemoryFiles
 
 OWNER = Owner(7, topic_hash_bytes(7, "orders"), 2)
 LAST_MS = 1_700_000_000_123
@@ -130,9 +131,9 @@ ENDED_FRAME = bytes.fromhex(
     "00000000"  # reserved
 )
 FRAMES = {
-    RECORDS_FRAME: Envelope(Kind.RECORDS, OWNER, 1000, 40, 2, LAST_MS, 3, 167),
-    LOG_START_FRAME: Envelope(Kind.LOG_START, OWNER, 1002, 41, 1, 1_700_000_000_200, 3, 80),
-    ENDED_FRAME: Envelope(Kind.ENDED, OWNER, 1003, 0, 1, 1_700_000_000_300, 3, 80),
+    RECORDS_FRAME: Envelope(EnvelopeKind.RECORDS, OWNER, 1000, 40, 2, LAST_MS, 3, 167),
+    LOG_START_FRAME: Envelope(EnvelopeKind.LOG_START, OWNER, 1002, 41, 1, 1_700_000_000_200, 3, 80),
+    ENDED_FRAME: Envelope(EnvelopeKind.ENDED, OWNER, 1003, 0, 1, 1_700_000_000_300, 3, 80),
 }
 LOG = b"".join(FRAMES)
 FORMAT = EnvelopeFormat()
@@ -145,7 +146,7 @@ def scan(data: bytes, next_id: int = 1000, *, dense: bool = True) -> EnvelopeTab
 @pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: FRAMES[frame].kind.name)
 def test_a_frame_has_exactly_these_bytes(frame: bytes) -> None:
     said = FRAMES[frame]
-    content = BATCH if said.kind is Kind.RECORDS else b""
+    content = BATCH if said.kind is EnvelopeKind.RECORDS else b""
     made = seal(*said[:-1], content)
     assert bytes(made) == frame
     assert read_envelope(frame) == said
@@ -263,10 +264,10 @@ def test_a_frame_cut_at_an_id_keeps_what_lies_before_it_under_a_checksum_of_its_
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**63 - 1),
     st.integers(1, 2**32 - 1),
-    st.sampled_from(Kind),
+    st.sampled_from(EnvelopeKind),
 )
 def test_whatever_an_envelope_says_comes_back(
-    org: int, hashed: bytes, partition: int, first_id: int, offset: int, count: int, kind: Kind
+    org: int, hashed: bytes, partition: int, first_id: int, offset: int, count: int, kind: EnvelopeKind
 ) -> None:
     owner = Owner(org, hashed, partition)
     frame = bytes(seal(kind, owner, first_id, offset, count, -1, 0, b"x" * (count % 7)))
@@ -286,11 +287,11 @@ def test_nobody_writes_the_shared_log_but_through_a_topic() -> None:
     assert "shared" not in FORMATS
     data = open_data(MemoryFiles())
     with pytest.raises(InvalidSetting, match=r"cordwood\.storage=shared"):
-        data.create_topic("orders", "id", 1, {"cordwood.format": "shared"})
+        data.topics.create("orders", "id", 1, {"cordwood.format": "shared"})
     assert list(data.topics) == []
     data.close()
     with pytest.raises(RecordRefused):
-        EVERY_FORMAT["shared"].receive(memoryview(bytearray(BATCH)), size_max=1 << 20)
+        EVERY_FORMAT["shared"].receive(memoryview(bytearray(BATCH)), BatchTerms(1 << 20))
     with pytest.raises(RecordRefused):
         EVERY_FORMAT["shared"].encode(
             [(None, b"v")], base_offset=0, leader_epoch=0, now_ms=0, log_append_time=False, size_max=1 << 20
@@ -310,11 +311,11 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, di
     fill(data, names=(*TENANTS, "late"))
     virtual(data, "orders").advance_log_start(5)
     virtual(data, "orders@8").advance_log_start(20)
-    data.delete_topic("orders@7")
+    data.topics.delete("orders@7")
     create(data, "orders@7", partitions=2)
     fill(data, 3)
     physical(data).roll()
-    assert data.maintain().reclaimed.segments
+    assert data.maintenance.maintain_all().reclaimed.segments
     fill(data, 2)
     virtual(data, "orders@8").advance_log_start(virtual(data, "orders@8").high_watermark)
     said = {

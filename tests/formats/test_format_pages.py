@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cordwood.formats import batch, frame, kimberlite, laminarmq, rafka, rustlog
-from cordwood.formats.envelope import Kind, Owner, read_envelope, seal
-from cordwood.formats.owners import pack_entry
-from cordwood.formats.rafka import OffsetIndexEntry
-from cordwood.formats.topic_hash import topic_hash_bytes
+from cordwood.formats import batch
+from cordwood.formats.per_record import frame, kimberlite, laminarmq, rustlog
+from cordwood.formats.shared import rafka
+from cordwood.formats.shared.envelope import EnvelopeKind, Owner, read_envelope, seal
+from cordwood.formats.shared.owners import pack_entry
+from cordwood.formats.shared.rafka import OffsetIndexEntry
+from cordwood.formats.shared.topic_hashing import topic_hash_bytes
 
 PAGES = Path(__file__).parents[2] / "docs" / "formats"
 HASH = int.from_bytes(bytes(range(1, 17)), "little")
@@ -23,7 +25,7 @@ ORDERS = Owner(7, topic_hash_bytes(7, "orders"), 0)
 def shared() -> bytes:
     content = bytearray(batch.encode_records([(b"k", b"v")], now_ms=1_000))
     batch.place(content, 0, 40, 0)
-    sealed = seal(Kind.RECORDS, ORDERS, 1000, 40, 1, 1_000, 0, content)
+    sealed = seal(EnvelopeKind.RECORDS, ORDERS, 1000, 40, 1, 1_000, 0, content)
     return bytes(sealed) + pack_entry(read_envelope(sealed), content, 1000, 0)
 
 
@@ -48,7 +50,7 @@ def test_the_worked_example_is_what_the_code_writes(name: str) -> None:
 def test_hashes_and_entries_in_the_text_are_right() -> None:
     assert f"`{ORDERS}`" in (PAGES / "shared.md").read_text()
     page = (PAGES / "kimberlite.md").read_text()
-    assert f"carries `{kimberlite.parse_record(FIRST).hash(FIRST).hex()}`" in page
+    assert f"The next record has `{kimberlite.parse_record(FIRST).hash(FIRST).hex()}`" in page
     entry = laminarmq.index_record(LAMINARMQ, 0).hex()
     found = re.search(
         r"`(\w{8} \w{8})` \(checksum\), `(\w{8})` .*, `(\w{8})`", (PAGES / "laminarmq.md").read_text()

@@ -20,7 +20,7 @@ from cordwood.errors import (
     TruncatedFrame,
     UnsupportedFrame,
 )
-from cordwood.formats import frame
+from cordwood.formats.per_record import frame
 
 GOLDEN = bytes.fromhex(
     "015e0bb1"  # magic 0xB10B5E01

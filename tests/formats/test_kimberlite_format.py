@@ -23,8 +23,8 @@ from cordwood.errors import (
     UnsupportedFrame,
     WrongStream,
 )
-from cordwood.formats import kimberlite
-from cordwood.formats.kimberlite import NO_HASH, ChainBreak, EventType
+from cordwood.formats.per_record import kimberlite
+from cordwood.formats.per_record.kimberlite import NO_HASH, ChainBreak, EventType
 
 FIRST = bytes.fromhex(
     "2d000000"  # length 45: 40 bytes of metadata and 5 of data

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.flips import undetected
 
 from cordwood.errors import ChecksumMismatch, FrameTooLarge, InvalidBatch, RecordRefused, TruncatedFrame
-from cordwood.formats import laminarmq
-from cordwood.formats.laminarmq import IndexRecord
+from cordwood.formats.per_record import laminarmq
+from cordwood.formats.per_record.laminarmq import IndexRecord
 
 STORE = bytes.fromhex(
     "20000000"  # metadata length 32

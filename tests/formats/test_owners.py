@@ -11,8 +11,8 @@ from formats.test_envelope import BATCH, FRAMES, LOG_START_FRAME, OWNER, RECORDS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.formats.envelope import Envelope, Kind, Owner
-from cordwood.formats.owners import (
+from cordwood.formats.shared.envelope import Envelope, EnvelopeKind, Owner
+from cordwood.formats.shared.owners import (
     ENTRY_SIZE,
     Expected,
     OwnerEntry,
@@ -67,7 +67,7 @@ def entries(count: int, *, first_id: int = SEGMENT, gap: int = 0, position: int 
     packed = b""
     for number in range(count):
         owner = Owner(number % 3, OWNER.topic_hash, 0)
-        said = Envelope(Kind.RECORDS, owner, first_id, 3 * number, 3, 1_000 + number, 0, 200 + number)
+        said = Envelope(EnvelopeKind.RECORDS, owner, first_id, 3 * number, 3, 1_000 + number, 0, 200 + number)
         packed += pack_entry(said, BATCH, SEGMENT, position)
         first_id, position = said.next_id + gap, position + said.size
     return packed
@@ -184,7 +184,7 @@ def test_no_bytes_make_it_fail(data: bytes) -> None:
     find_entry(data, len(data) // ENTRY_SIZE, 5)
 
 
-@pytest.mark.parametrize("kind", [Kind.LOG_START, Kind.ENDED])
-def test_a_frame_without_records_has_no_producer(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EnvelopeKind.LOG_START, EnvelopeKind.ENDED])
+def test_a_frame_without_records_has_no_producer(kind: EnvelopeKind) -> None:
     entry = unpack_entry(pack_entry(Envelope(kind, OWNER, 5, 0, 1, 0, 0, 80), b"", 0, 0), 0)
     assert (entry.producer_id, entry.producer_epoch, entry.base_sequence) == (-1, -1, -1)

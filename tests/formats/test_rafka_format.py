@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.flips import undetected
 
 from cordwood.errors import FrameTooLarge, InvalidBatch, TruncatedFrame
-from cordwood.formats import rafka
-from cordwood.formats.rafka import OffsetIndexEntry
+from cordwood.formats.shared import rafka
+from cordwood.formats.shared.rafka import OffsetIndexEntry
 
 LOG = bytes.fromhex(
     "05000000"  # length 5

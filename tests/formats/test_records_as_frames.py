@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from cordwood.errors import FrameTooLarge, RecordRefused, WrongStream
 from cordwood.formats import batch
 from cordwood.formats.format import Beside, Encoded, Ending
-from cordwood.formats.frame import FrameFormat
-from cordwood.formats.kimberlite import KimberliteFormat
-from cordwood.formats.laminarmq import LaminarmqFormat
-from cordwood.formats.record_per_frame import RecordPerFrame, RecordTable
-from cordwood.formats.rustlog import RustlogFormat
+from cordwood.formats.per_record.frame import FrameFormat
+from cordwood.formats.per_record.kimberlite import KimberliteFormat
+from cordwood.formats.per_record.laminarmq import LaminarmqFormat
+from cordwood.formats.per_record.record_per_frame import RecordPerFrame, RecordTable
+from cordwood.formats.per_record.rustlog import RustlogFormat
 from cordwood.records import Record
 
 FORMATS: list[RecordPerFrame] = [RustlogFormat(), FrameFormat(), KimberliteFormat(), LaminarmqFormat()]

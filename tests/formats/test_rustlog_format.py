@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.flips import undetected
 
 from cordwood.errors import FrameError, FrameTooLarge, InvalidBatch, RecordRefused, TruncatedFrame
-from cordwood.formats import rustlog
+from cordwood.formats.per_record import rustlog
 
 GOLDEN = bytes.fromhex(
     "00000005"  # length: 5 bytes of payload

@@ -7,9 +7,9 @@ import zlib
 from pathlib import Path
 
 import cordwood
+from cordwood.disk.files import join, read_file
+from cordwood.disk.memory import MemoryFiles
 from cordwood.formats.sidecar import ENTRY_SIZE, DenseIndexFile, SidecarEntry, SumFile
-from cordwood.storage.files import join, read_file
-from cordwood.storage.memory_files import MemoryFiles
 
 PAGE = Path(__file__).parents[2] / "docs/formats/directory.md"
 NOON = 1_700_000_000_000

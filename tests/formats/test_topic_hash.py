@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from blake3 import blake3
 
-from cordwood.formats.topic_hash import topic_hash, topic_hash_bytes
+from cordwood.formats.shared.topic_hashing import topic_hash, topic_hash_bytes
 
 # From test_vectors.json of the BLAKE3 repository: input length, and the first 32 bytes of the hash.
 VECTORS = {

@@ -13,8 +13,8 @@ import pytest
 from integrity.test_merkle import hundred_million
 from support.data_directory import frame
 
-from cordwood.cli.verify_proof import _offsets_of
 from cordwood.errors import EvidenceRefused
+from cordwood.evidence import frame_offsets
 from cordwood.integrity import merkle, proof
 from cordwood.integrity.checkpoint import Checkpoint, origin_of
 from cordwood.integrity.note import SigningKey
@@ -38,7 +38,7 @@ INDEPENDENT = example()
 
 
 def ours(document: bytes, key: str) -> None:
-    proof.check(proof.decode(document), type(KEY.verifier).parse(key), _offsets_of)
+    proof.check(proof.decode(document), type(KEY.verifier).parse(key), frame_offsets)
 
 
 def theirs(document: bytes, key: str) -> None:
@@ -123,7 +123,7 @@ REFUSALS = (
 
 @both
 def test_a_proof_holds_and_every_flipped_bit_of_it_is_refused(verify: Verify) -> None:
-    document = proof.encode(proven())
+    document = proven().document()
     verify(document, PUBLIC)
     refused = 0
     for wrong in flipped(json.loads(document)):
@@ -136,7 +136,7 @@ def test_a_proof_holds_and_every_flipped_bit_of_it_is_refused(verify: Verify) ->
 
 @both
 def test_a_proof_by_another_key_is_refused(verify: Verify) -> None:
-    document = proof.encode(proven())
+    document = proven().document()
     other = str(SigningKey(KEY.name, bytes(32)).verifier)
     renamed = str(SigningKey("somebody", KEY.seed).verifier)
     for key in (other, renamed):
@@ -150,7 +150,7 @@ def test_a_proof_by_another_key_is_refused(verify: Verify) -> None:
 
 @both
 def test_any_offset_of_the_frame_is_proven_and_none_beside_it(verify: Verify) -> None:
-    fields = json.loads(proof.encode(proven(records=5)))
+    fields = json.loads(proven(records=5).document())
     for offset in range(OFFSET - 2, OFFSET + 8):
         document = json.dumps({**fields, "offset": offset}).encode()
         if OFFSET <= offset < OFFSET + 5:
@@ -172,7 +172,7 @@ def test_what_is_no_proof_is_refused(verify: Verify, document: bytes) -> None:
 def test_a_statement_is_no_frame_that_could_be_proven() -> None:
     """A leaf of a gap or a truncation is in the tree as well, and proves no record."""
     with pytest.raises(EvidenceRefused, match="not one whole record batch"):
-        _offsets_of(b"\xff" + b'{"kind":"gap"}' * 10, Checkpoint("o/t/0", 1, b"r" * 32, b"h" * 32, 0, 1))
+        frame_offsets(b"\xff" + b'{"kind":"gap"}' * 10, Checkpoint("o/t/0", 1, b"r" * 32, b"h" * 32, 0, 1))
 
 
 def test_one_frame_of_a_hundred_million_is_proven_by_two_kilobytes_beside_it() -> None:
@@ -193,7 +193,7 @@ def test_one_frame_of_a_hundred_million_is_proven_by_two_kilobytes_beside_it() -
         key=PUBLIC,
         frame=b"",
     )
-    document = proof.encode(found)
+    document = found.document()
     print(f"{len(document)} bytes beside the frame, {reads[0]} reads, {len(found.path)} hashes")
     assert len(document) < 2_000
     assert merkle.verify_inclusion(hash_at(0, index), index, size, found.path, said.root)

@@ -17,29 +17,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import cordwood
-from cordwood.config import load_broker_config
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import (
     CordwoodError,
     DirectoryRefused,
     FrameError,
     FrameTooLarge,
     InvalidBatch,
+    RecordRefused,
     TopicExists,
     UnknownTopic,
 )
-from cordwood.formats import batch, frame, kimberlite, laminarmq, rafka, rustlog
+from cordwood.formats import batch
 from cordwood.formats.compression import Compression
-from cordwood.formats.topic_hash import topic_hash
-from cordwood.interchange.exporting import SYSTEMS, ExportReport, ExportTarget, export_topic
+from cordwood.formats.per_record import frame, kimberlite, laminarmq, rustlog
+from cordwood.formats.shared import rafka
+from cordwood.formats.shared.topic_hashing import topic_hash
+from cordwood.interchange.exporting import EXPORT_SYSTEMS, ExportReport, ExportTarget, export_topic
 from cordwood.interchange.importing import ImportReport, ImportSource, import_topic
 from cordwood.records import Record
-from cordwood.storage.data_directory import DataDirectory, Opening
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.read_only import ReadOnlyDirectory
-from cordwood.storage.verify import verify_directory
+from cordwood.storage.directory.data_directory import DataDirectory, Opening
+from cordwood.storage.readonly.directory import ReadOnlyDirectory
+from cordwood.verify import verify_directory
 
 FILES = PosixFiles()
-every_system = pytest.mark.parametrize("system", SYSTEMS)
+every_system = pytest.mark.parametrize("system", EXPORT_SYSTEMS)
 NOW = 1_900_000_000_000
 _unique = count()
 
@@ -180,7 +183,7 @@ def read_by_another(system: str, out: Path) -> dict[int, list[bytes | None]]:
     return {int(part.name): [each["value"] for each in readers[system](part)] for part in root.iterdir()}
 
 
-@pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "kafka"])
+@pytest.mark.parametrize("system", [system for system in EXPORT_SYSTEMS if system != "kafka"])
 def test_what_we_export_another_reader_reads(system: str, tmp_path: Path) -> None:
     before = filled(tmp_path / "data")
     exported(tmp_path / "data", system, tmp_path / "out", segment_bytes=20_000)
@@ -195,7 +198,7 @@ def test_what_we_export_another_reader_reads(system: str, tmp_path: Path) -> Non
 def test_files_have_the_names_of_each_system(tmp_path: Path) -> None:
     filled(tmp_path / "data")
     names = {}
-    for system in SYSTEMS:
+    for system in EXPORT_SYSTEMS:
         exported(tmp_path / "data", system, tmp_path / system, segment_bytes=50_000)
         found = {str(path.relative_to(tmp_path / system)) for path in (tmp_path / system).rglob("*.*")}
         names[system] = found
@@ -352,7 +355,7 @@ def nothing_is_left(data: Path) -> None:
     assert not (data / "topics").exists() or not list((data / "topics").iterdir())
 
 
-@pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "rafka"])
+@pytest.mark.parametrize("system", [system for system in EXPORT_SYSTEMS if system != "rafka"])
 def test_a_torn_tail_is_left_out_and_said(system: str, tmp_path: Path) -> None:
     """The last write of whoever made it may not be whole; every other record is taken."""
     path = small(system, tmp_path / "source")[0]
@@ -374,7 +377,7 @@ def test_a_torn_tail_is_left_out_and_said(system: str, tmp_path: Path) -> None:
     nothing_is_left(tmp_path / "other")
 
 
-@pytest.mark.parametrize("system", [system for system in SYSTEMS if system != "laminarmq"])
+@pytest.mark.parametrize("system", [system for system in EXPORT_SYSTEMS if system != "laminarmq"])
 def test_zeros_after_the_last_record_are_none(system: str, tmp_path: Path) -> None:
     """Preallocation leaves them, and so does a crash."""
     for path in small(system, tmp_path / "source"):
@@ -399,6 +402,16 @@ def test_an_import_never_goes_into_a_topic_that_is_there(tmp_path: Path) -> None
     with pytest.raises(TopicExists):
         imported(tmp_path / "data", "rustlog", tmp_path / "source")
     assert len(records(tmp_path / "data")[0]) == 3
+
+
+def test_an_import_under_a_colliding_name_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        log.topic("orders.eu")
+    small("rustlog", tmp_path / "source")
+    with pytest.raises(RecordRefused, match="collides with existing topic"):
+        imported(data, "rustlog", tmp_path / "source", "orders_eu")
+    assert not list((data / "tmp").glob("import-*"))
 
 
 def test_an_import_that_fails_halfway_leaves_no_topic(tmp_path: Path) -> None:
@@ -460,7 +473,7 @@ def test_an_import_that_was_killed_begins_again(tmp_path: Path) -> None:
 def test_an_export_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     filled(tmp_path / "data")
     (tmp_path / "taken").mkdir()
-    with pytest.raises(DirectoryRefused, match="there already"):
+    with pytest.raises(DirectoryRefused, match="exists already"):
         exported(tmp_path / "data", "rustlog", tmp_path / "taken")
     with pytest.raises(UnknownTopic):
         exported(tmp_path / "data", "rustlog", tmp_path / "out", topic="nothing")
@@ -468,7 +481,7 @@ def test_an_export_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     damaged = bytearray(segment.read_bytes())
     damaged[5_000] ^= 1
     segment.write_bytes(damaged)
-    for system in SYSTEMS:
+    for system in EXPORT_SYSTEMS:
         with pytest.raises(CordwoodError, match=str(segment)):
             exported(tmp_path / "data", system, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "taken"}

@@ -20,7 +20,7 @@ from typing import Any
 
 from interop.six_steps import GROUP_COUNTS, PARTITIONS, Record, SixSteps
 from interop.toolbox import CACHE, fetch, kept, program
-from support.clients import SECONDS_MAX
+from support.patience import SECONDS_MAX
 
 #: The package and the libraries of it that a bare system lacks.
 PACKAGES = ("kcat", "librdkafka1", "libyajl2")

@@ -23,12 +23,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
 )
 from interop.report import ABSENT, STEPS, Report
-from support.clients import COMPRESSIONS, SECONDS_MAX, Confluent, Outgoing, Stored
+from support.clients import COMPRESSIONS, Confluent, Outgoing, Stored
+from support.patience import SECONDS_MAX
 from support.serving import RawClient
 
 from cordwood.formats.batch import BatchHeader, scan
 from cordwood.protocol.apis import ApiKey
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.messages.metadata import MetadataRequest
 from cordwood.protocol.wire import NULL_ID
 
@@ -270,7 +271,7 @@ class SixSteps:
         partitions = [FetchPartition(partition, max_bytes=1 << 24) for partition in range(PARTITIONS)]
         asked = FetchTopic(self.topic, NULL_ID, partitions)
         with RawClient(self.broker.bootstrap) as raw:
-            body = FetchRequest(0, 0, 1 << 24, 0, 0, -1, [asked], [], "")
+            body = FetchRequest(-1, 0, 0, 1 << 24, 0, 0, -1, [asked], [], "")
             (answer,) = raw.ask(ApiKey.FETCH, body, 12).topics
         parts = sorted(answer.partitions, key=lambda part: int(part.index))
         return [list(scan(b"".join(part.records)).headers()) for part in parts]

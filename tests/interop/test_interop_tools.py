@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from interop.kafka_jars import KAFKA_VERSION, java_command, run_tool
+from interop.kafka_jars import KAFKA_VERSION, QUICK, java_command, run_tool
 from interop.report import Report
+from interop.toolbox import HERE
 from support.clients import COMPRESSIONS, Confluent, Outgoing
 from support.serving import ServerProcess
 
@@ -37,6 +38,12 @@ MAIN_CLASSES = {
     "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
     "kafka-cluster": f"{TOOLS}.ClusterTool",
     "kafka-dump-log": f"{TOOLS}.DumpLogSegments",
+    "kafka-acls": f"{TOOLS}.AclCommand",
+    "kafka-features": f"{TOOLS}.FeatureCommand",
+    "kafka-leader-election": f"{TOOLS}.LeaderElectionCommand",
+    "kafka-metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
+    "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
+    "kafka-transactions": f"{TOOLS}.TransactionsCommand",
 }
 Check = Callable[[str, str], AbstractContextManager[None]]
 Tool = Callable[..., str]
@@ -52,9 +59,11 @@ def check(report: Report) -> Check:
 def tool(server: ServerProcess) -> Tool:
     """Run one of the tools against the server, and return what it printed."""
 
-    def run(name: str, *arguments: str, given: str = "") -> str:
+    def run(name: str, *arguments: str, given: str = "", address_first: bool = False) -> str:
         place = ("--bootstrap-server", server.bootstrap)
-        return run_tool(MAIN_CLASSES[name], *arguments, *place, given=given)
+        # Tools with commands of their own take it before the command, others anywhere.
+        ordered = (*place, *arguments) if address_first else (*arguments, *place)
+        return run_tool(MAIN_CLASSES[name], *ordered, given=given)
 
     return run
 
@@ -111,6 +120,66 @@ def test_consumer_groups(tool: Tool, check: Check, server: ServerProcess) -> Non
     with check("kafka-consumer-groups", "delete"):
         tool("kafka-consumer-groups", "--delete", "--group", "g")
         assert tool("kafka-consumer-groups", "--list").split() == []
+
+
+def test_what_is_asked_of_a_whole_cluster(tool: Tool, check: Check, server: ServerProcess) -> None:
+    _fill(server, "t", 3)
+    with check("kafka-features", "describe"):
+        assert re.search(
+            r"metadata.version\s.*FinalizedVersionLevel: 4.3-IV0",
+            tool("kafka-features", "describe", address_first=True),
+        )
+    with check("kafka-metadata-quorum", "describe"):
+        assert re.search(
+            r"LeaderId:\s+0\n", tool("kafka-metadata-quorum", "describe", "--status", address_first=True)
+        )
+        replicas = tool("kafka-metadata-quorum", "describe", "--replication", address_first=True).splitlines()
+        assert [row.split()[-1] for row in replicas[1:]] == ["Leader"]
+    with check("kafka-leader-election", "of all partitions and of one"):
+        election = ("kafka-leader-election", "--election-type", "preferred")
+        tool(*election, "--all-topic-partitions")
+        elected = tool(*election, "--topic", "t", "--partition", "0")
+        assert "Valid replica already elected" in elected
+    with check("kafka-reassign-partitions", "list"):
+        assert "No partition reassignments found" in tool("kafka-reassign-partitions", "--list")
+    with check("kafka-transactions", "list; describe producers; find hanging"):
+        listed = tool("kafka-transactions", "list", address_first=True).splitlines()
+        assert len(listed) == 1
+        place = ("--topic", "t", "--partition", "0")
+        known = tool("kafka-transactions", "describe-producers", *place, address_first=True).splitlines()
+        assert [row.split()[3] for row in known[1:]] == ["2"]
+        hanging = tool(
+            "kafka-transactions", "find-hanging", "--broker-id", "0", address_first=True
+        ).splitlines()
+        assert len(hanging) == 1
+    with check("kafka-configs", "describe users and clients"):
+        for kind in ("users", "clients"):
+            assert tool("kafka-configs", "--entity-type", kind, "--describe").strip() == ""
+    with check("kafka-acls", "told that there is no authorizer"):
+        command = java_command(MAIN_CLASSES["kafka-acls"], ["--bootstrap-server", server.bootstrap, "--list"])
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert "SecurityDisabledException" in done.stdout + done.stderr
+
+
+def test_a_java_consumer_fetches_in_a_session(check: Check, server: ServerProcess, tmp_path: Path) -> None:
+    _fill(server, "t", 10)
+    logging = tmp_path / "log4j2.properties"
+    handler = "org.apache.kafka.clients.FetchSessionHandler"
+    logging.write_text(
+        (HERE / "java" / "log4j2.properties").read_text()
+        + f"logger.sessions.name = {handler}\nlogger.sessions.level = debug\n"
+    )
+    arguments = ["--bootstrap-server", server.bootstrap, "--topic", "t", "--from-beginning"]
+    command = java_command(
+        MAIN_CLASSES["kafka-console-consumer"],
+        [*arguments, "--max-messages", "10"],
+        [*QUICK, f"-Dlog4j2.configurationFile={logging}"],
+    )
+    with check("kafka-console-consumer", "in a fetch session"):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert len(done.stdout.splitlines()) == 10
+        assert "created a new incremental fetch session" in done.stderr
+        assert "Built incremental fetch" in done.stderr
 
 
 def test_consoles(tool: Tool, check: Check) -> None:

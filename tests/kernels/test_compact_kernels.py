@@ -21,7 +21,7 @@ keys = st.lists(st.none() | st.binary(max_size=20), max_size=30)
 
 
 def column(items: list[bytes | None]) -> BinaryBuffers:
-    return reference._binary(items)
+    return reference.lay_out(items)
 
 
 def numbers(values: range | list[int]) -> bytes:

@@ -75,7 +75,7 @@ def test_rows_of_any_bytes_are_the_same(
 def test_columns_of_any_bytes_are_the_same(data: bytes, want: int) -> None:
     """Both as they stand in the buffer and as decompressed payloads."""
     table, _, _ = kernels.scan_headers(data, 0, len(data), 1 << 24, 0, False, 0, 9)
-    found = batch.Scan(table, 0, kernels.Stop.END)
+    found = batch.BatchScan(table, 0, kernels.Stop.END)
     both("decode_columns", data, table, [None] * len(found), want)
     payloads = [data[h.position + HEADER_SIZE : h.end] for h in found.headers()]
     both("decode_columns", data, table, payloads, want)

@@ -8,7 +8,7 @@ made from Kafka's definitions and not from ours, so that a field we forgot or pu
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -82,10 +82,12 @@ def definition(name: str) -> dict[str, Any]:
 
 @cache
 def kafka_fields(name: str) -> tuple[KafkaField, ...]:
-    return _fields(definition(name)["fields"])
+    json = definition(name)
+    common = {each["name"]: each["fields"] for each in json.get("commonStructs", [])}
+    return _fields(json["fields"], common)
 
 
-def _fields(json: list[dict[str, Any]]) -> tuple[KafkaField, ...]:
+def _fields(json: list[dict[str, Any]], common: Mapping[str, Any]) -> tuple[KafkaField, ...]:
     return tuple(
         KafkaField(
             BaseField.underscore_name(each["name"]),
@@ -94,7 +96,7 @@ def _fields(json: list[dict[str, Any]]) -> tuple[KafkaField, ...]:
             Versions.parse(each["nullableVersions"]) if "nullableVersions" in each else None,
             each.get("tag"),
             each.get("default"),
-            _fields(each.get("fields", [])),
+            _fields(each.get("fields") or common.get(each["type"].removeprefix("[]"), []), common),
         )
         for each in json
     )
@@ -190,6 +192,10 @@ class _Maker:
             return int(rng.choice(list(ErrorCode)))
         if each.name == "log_append_time_ms":
             return rng.choice(MOMENTS)
+        if kind == "float64":
+            return rng.choice((0.0, -1.5, 1024.0, float("inf"), rng.uniform(-1e300, 1e300)))
+        if kind == "uint16":
+            return rng.choice((0, 1, 9092, 2**16 - 1))
         bits = int(kind.removeprefix("int"))
         if each.name == "retention_time_ms":
             bits = 48  # one oracle keeps it in a timedelta, which loses milliseconds beyond
@@ -211,4 +217,6 @@ def default_of(each: KafkaField) -> Any:
         return str(each.default).lower() == "true"
     if each.type in ("string", "bytes"):
         return each.default or ("" if each.type == "string" else b"")
+    if each.type == "float64":
+        return float(str(each.default or 0))
     return int(str(each.default), 0) if each.default is not None else 0

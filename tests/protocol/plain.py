@@ -6,7 +6,6 @@ from typing import Any
 
 from protocol.definitions import CLIENT_ID, CORRELATION_ID, Case, Plain
 
-from cordwood.protocol import fetch, produce
 from cordwood.protocol.apis import (
     APIS,
     ApiKey,
@@ -15,8 +14,13 @@ from cordwood.protocol.apis import (
     encode_request,
     encode_response,
 )
+from cordwood.protocol.messages import fetch, produce
 from cordwood.protocol.schema import Array, Struct, fields_of
-from cordwood.protocol.wire import NULL_ID, Buffer
+from cordwood.protocol.wire import NULL_ID, WireBytes
+
+#: The first versions of Produce and Fetch that name topics by id, and of Fetch with a tagged replica.
+BY_ID_FROM = 13
+REPLICA_TAGGED_FROM = 15
 
 
 def message_class(case: Case) -> type[Any]:
@@ -60,7 +64,7 @@ def _take(message: Any, version: int) -> Plain:
     def value(given: Any) -> Any:
         if isinstance(given, list):
             return [value(each) for each in given]
-        return _take(given, version) if hasattr(given, "__dataclass_fields__") else given
+        return _take(given, version) if hasattr(given, "__struct_fields__") else given
 
     return {each.name: value(getattr(message, each.name)) for each in fields_of(type(message), version)}
 
@@ -76,7 +80,7 @@ def encoded(case: Case, message: Any) -> bytes:
     return frame[4:]
 
 
-def decoded(case: Case, frame: Buffer) -> Any:
+def decoded(case: Case, frame: WireBytes) -> Any:
     """Return the body of a frame without its length, once its header was found right."""
     if case.direction == "request":
         request = decode_request(frame)
@@ -98,7 +102,7 @@ def understood(case: Case, plain: Plain) -> Plain:
 
 
 def without_skipped(case: Case, plain: Plain) -> Plain:
-    """Return *plain* without the tagged fields that hand-tuned code skips on reading and never writes."""
+    """Return *plain* without the tagged fields that we do not declare, and so skip and never write."""
     skipped = _SKIPPED.get(case.name, ())
 
     def strip(value: Any) -> Any:
@@ -151,7 +155,7 @@ def _named(version: int, by_id_from: int, topic: Any, name: str = "name") -> Pla
 def _take_produce_request(request: produce.ProduceRequest, version: int) -> Plain:
     topics = [
         {
-            **_named(version, produce.BY_ID_FROM, topic),
+            **_named(version, BY_ID_FROM, topic),
             "partition_data": [{"index": p.index, "records": _data(p.records)} for p in topic.partitions],
         }
         for topic in request.topics
@@ -202,7 +206,7 @@ def _take_produce_response(response: produce.ProduceResponse, version: int) -> P
 
     topics = [
         {
-            **_named(version, produce.BY_ID_FROM, topic),
+            **_named(version, BY_ID_FROM, topic),
             "partition_responses": [partition(p) for p in topic.partitions],
         }
         for topic in response.topics
@@ -250,19 +254,22 @@ def _fetch_request(plain: Plain) -> fetch.FetchRequest:
     ]
     head: Plain = {"session_id": 0, "session_epoch": -1, "rack_id": "", "cluster_id": None}
     head |= {name: plain[name] for name, _ in _FETCH_HEAD if name in plain}
-    replica = plain.get("replica_state", {"replica_id": plain.get("replica_id", -1), "replica_epoch": -1})
-    return fetch.FetchRequest(topics=topics, forgotten=forgotten, **head, **replica)
+    replica = fetch.FetchReplica(**plain.get("replica_state", {}))
+    return fetch.FetchRequest(
+        replica_id=plain.get("replica_id", -1), topics=topics, forgotten=forgotten, replica=replica, **head
+    )
 
 
 def _take_fetch_request(request: fetch.FetchRequest, version: int) -> Plain:
     taken: Plain = {name: getattr(request, name) for name, since in _FETCH_HEAD if version >= since}
-    if version < fetch.REPLICA_TAGGED_FROM:
+    if version < REPLICA_TAGGED_FROM:
         taken["replica_id"] = request.replica_id
     else:
-        taken["replica_state"] = {"replica_id": request.replica_id, "replica_epoch": request.replica_epoch}
+        replica = request.replica
+        taken["replica_state"] = {"replica_id": replica.replica_id, "replica_epoch": replica.replica_epoch}
     taken["topics"] = [
         {
-            **_named(version, fetch.BY_ID_FROM, topic, "topic"),
+            **_named(version, BY_ID_FROM, topic, "topic"),
             "partitions": [
                 {theirs: getattr(p, ours) for theirs, ours, since in _FETCH_PARTITION if version >= since}
                 for p in topic.partitions
@@ -272,7 +279,7 @@ def _take_fetch_request(request: fetch.FetchRequest, version: int) -> Plain:
     ]
     if version >= 7:
         taken["forgotten_topics_data"] = [
-            {**_named(version, fetch.BY_ID_FROM, gone, "topic"), "partitions": gone.partitions}
+            {**_named(version, BY_ID_FROM, gone, "topic"), "partitions": gone.partitions}
             for gone in request.forgotten
         ]
     return taken
@@ -327,7 +334,7 @@ def _take_fetch_response(response: fetch.FetchResponse, version: int) -> Plain:
         taken |= {"error_code": response.error_code, "session_id": response.session_id}
     taken["responses"] = [
         {
-            **_named(version, fetch.BY_ID_FROM, topic, "topic"),
+            **_named(version, BY_ID_FROM, topic, "topic"),
             "partitions": [partition(p) for p in topic.partitions],
         }
         for topic in response.topics

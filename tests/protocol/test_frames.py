@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import struct
+import weakref
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cordwood.errors import MalformedMessage
-from cordwood.protocol.frames import SMALL, Inbox
+from cordwood.protocol.frames import LARGE, SMALL, Inbox
+from cordwood.server.connections.memory import map_buffer
 
 SIZE_MAX = 4 << 20
 SHARED = 2 * SMALL
@@ -33,6 +36,8 @@ def put(inbox: Inbox, data: bytes) -> list[bytes]:
         assert space, "a socket that is given no space reads the end of the connection"
         count = min(len(space), len(data))
         space[:count] = data[:count]
+        # As a transport does: what grows must not be in use.
+        del space
         frames += map(bytes, inbox.take(count))
         data = data[count:]
     return frames
@@ -193,6 +198,50 @@ def test_a_peer_that_sent_as_much_before_is_given_it_at_once_and_no_more() -> No
     put(inbox, struct.pack(">i", SIZE_MAX) + b"x")
     assert inbox.held == SIZE_MAX // 2
     assert len(inbox.space()) == SIZE_MAX // 2 - 1
+
+
+@pytest.mark.parametrize("step", [1448, 3 * SMALL, 1 << 20])
+@pytest.mark.parametrize("kind", ["growing", "not growing", "none"])
+def test_large_frames_come_out_as_they_went_in_whatever_their_buffers_are(kind: str, step: int) -> None:
+    made: list[mmap.mmap] = []
+
+    def make(size: int) -> mmap.mmap | None:
+        if kind == "none":
+            return None
+        made.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        if kind == "not growing":
+            # A view that somebody holds keeps it from growing.
+            held.append(memoryview(made[-1]))
+        return made[-1]
+
+    held: list[memoryview] = []
+    inbox = Inbox(bytearray(SHARED), 2 * LARGE, make)
+    frames = [noise(LARGE + 1), noise(10), noise(LARGE + LARGE // 2), noise(LARGE)]
+    data = framed(*frames)
+    assert put_pieces(inbox, (data[at : at + step] for at in range(0, len(data), step))) == frames
+    assert len(made) == (0 if kind == "none" else 2)
+    assert (inbox.pending, inbox.held) == (0, 0)
+
+
+def test_of_a_large_frame_only_what_came_is_held_and_nothing_once_it_is_given_up() -> None:
+    inbox = Inbox(bytearray(SHARED), 2 * LARGE, map_buffer)
+    data = framed(noise(2 * LARGE))
+    for at in range(0, LARGE, SMALL):
+        put(inbox, data[at : at + SMALL])
+        assert inbox.held <= at + SMALL
+    frame = weakref.ref(inbox._frame)
+    inbox.clear()
+    assert (inbox.pending, inbox.held, inbox.missing) == (0, 0, 0)
+    assert frame() is None
+
+
+def test_where_memory_is_short_a_frame_grows_by_what_is_asked_for() -> None:
+    inbox = new_inbox()
+    put(inbox, framed(noise(SIZE_MAX))[: 4 + 2 * SMALL])
+    before = inbox.held
+    while len(inbox.space(100)) < 100:
+        inbox.take(len(inbox.space(100)))
+    assert inbox.held <= before + 200
 
 
 # --- Against a model -------------------------------------------------------------------------------

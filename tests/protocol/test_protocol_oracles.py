@@ -62,7 +62,7 @@ def test_both_oracles_cover_every_message_of_every_version() -> None:
     print(
         f"{len(APIS)} APIs, {len(PAIRS)} pairs of message version and oracle, {MESSAGES_EACH} messages each"
     )
-    assert len(CASES) >= 346
+    assert len(CASES) >= 402
     assert len(PAIRS) == 2 * len(CASES)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.server.budget import Budget
+from cordwood.server.connections.budget import MEDIUM, WINDOW, Budget, MemoryClaim
 
 LIMIT = 1000
 
@@ -175,3 +175,87 @@ def test_many_threads_together_set_aside_no_more_than_there_is() -> None:
     for thread in threads:
         thread.join()
     assert sum(reserved) == 1_000_000
+
+
+# --- Requests that are not complete -----------------------------------------------------------------
+
+LARGE_LIMIT = 64 << 20
+SIZES = (1 << 10, 100 << 10, 3 << 20, 20 << 20, 60 << 20)
+
+
+class Sending:
+    """A client that sends one request of *size*, as far as it is let; *stops* half-way, or not."""
+
+    def __init__(self, budget: Budget, size: int, stops: bool) -> None:
+        self._budget = budget
+        self.size = size
+        self.stops = stops
+        self.came = 0
+        self.woken = 0
+        self.claim = MemoryClaim(self._wake)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def step(self) -> bool:
+        """Send some more, as far as that may be read; return whether anything was."""
+        end = self.size // 2 if self.stops else self.size
+        if self.came >= end or (self.came and not self._budget.may_go_on(self.claim)):
+            return False
+        self.came = min(self.came + WINDOW, end)
+        if self.came == self.size:
+            # Complete, handled and answered.
+            self._budget.update(self.claim, 0, 0)
+        else:
+            self._budget.update(self.claim, self.came, self.size - self.came)
+        return True
+
+    def give_up(self) -> None:
+        self._budget.update(self.claim, 0, 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(SIZES), st.booleans()), min_size=1, max_size=40))
+def test_whoever_sends_half_a_request_the_others_are_read_to_their_ends_within_the_budget(
+    wanted: list[tuple[int, bool]],
+) -> None:
+    """Once those that stop are given up, one after the other, nobody who goes on is left in line."""
+    budget = Budget(LARGE_LIMIT)
+    everyone = [Sending(budget, *each) for each in wanted]
+    most = 0
+    while True:
+        moved = [each for each in everyone if each.step()]
+        most = max(most, budget.used)
+        assert budget.used == budget.unfinished == sum(each.claim.held for each in everyone)
+        if moved:
+            continue
+        stuck = [each for each in everyone if each.stops and each.claim.held]
+        if not stuck:
+            break
+        stuck[0].give_up()
+        stuck[0].came = stuck[0].size
+    assert all(each.came == each.size for each in everyone)
+    assert budget.used == 0
+    assert not budget.short
+    largest = max(each.size for each in everyone)
+    # Each may take a little before it is asked whether it may.
+    assert most <= max(LARGE_LIMIT, LARGE_LIMIT // 2 + largest) + MEDIUM + len(everyone) * WINDOW
+
+
+def test_a_request_that_is_larger_than_the_budget_is_read_all_the_same() -> None:
+    budget = Budget(1 << 20)
+    sending = Sending(budget, 60 << 20, stops=False)
+    while sending.step():
+        pass
+    assert sending.came == sending.size
+
+
+def test_who_waits_in_line_is_woken_when_the_first_is_done() -> None:
+    budget = Budget(LARGE_LIMIT)
+    first, second = (Sending(budget, 60 << 20, stops=False) for _ in range(2))
+    while first.step() | second.step():
+        if first.came == first.size:
+            break
+    assert second.woken > 0
+    while second.step():
+        pass
+    assert second.came == second.size

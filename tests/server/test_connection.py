@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import select
 import socket
 import struct
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,18 +20,24 @@ from support.clocks import ManualClock
 from cordwood.errors import UnsupportedVersion
 from cordwood.protocol.apis import APIS, ApiKey, api_versions_response, encode_request
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.fetch import FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse
 from cordwood.protocol.frames import SMALL
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
+from cordwood.protocol.messages.fetch import (
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchTopicResponse,
+)
 from cordwood.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
-from cordwood.server import connection as module
-from cordwood.server.budget import Budget
-from cordwood.server.connection import REQUESTS_MAX, UNSENT_MAX, Connection, Exchange
+from cordwood.server.connections import connection as module
+from cordwood.server.connections.budget import Budget
+from cordwood.server.connections.connection import REQUESTS_MAX, UNSENT_MAX, Connection, Exchange
 
 SIZE_MAX = 4 << 20
 LIMIT = 1 << 20
+MIB = 1 << 20
 SECOND = 1_000_000_000
 IDLE_NS, STALL_NS = 600 * SECOND, 30 * SECOND
 EVERYTHING = 1 << 40
@@ -109,7 +117,7 @@ class FakeTransport(asyncio.Transport):
             buffer = self.protocol.get_buffer(-1)
             count = min(len(buffer), len(self.arriving))
             buffer[:count] = self.arriving[:count]
-            del self.arriving[:count]
+            del buffer, self.arriving[:count]
             self.protocol.buffer_updated(count)
 
     def drain(self, count: int = EVERYTHING) -> None:
@@ -190,7 +198,7 @@ def request(api_key: ApiKey, number: int, size: int = 0) -> bytes:
             topics = [ProduceTopic("", NULL_ID, [ProducePartition(0, memoryview(bytearray(size)))])]
             body = ProduceRequest(None, -1, 1000, topics)
         case ApiKey.FETCH:
-            body = FetchRequest(500, 1, 1 << 20, 0, 0, -1, [], [], "")
+            body = FetchRequest(-1, 500, 1, 1 << 20, 0, 0, -1, [], [], "")
         case ApiKey.API_VERSIONS:
             body = ApiVersionsRequest()
         case _:
@@ -202,7 +210,11 @@ class Client:
     """A connection with a peer at its other end."""
 
     def __init__(
-        self, budget: Budget | None = None, clock: ManualClock | None = None, takes: int = EVERYTHING
+        self,
+        budget: Budget | None = None,
+        clock: ManualClock | None = None,
+        takes: int = EVERYTHING,
+        size_max: int = SIZE_MAX,
     ) -> None:
         self.budget = budget or Budget(LIMIT)
         self.clock = clock or ManualClock()
@@ -213,7 +225,7 @@ class Client:
             self.budget,
             self.clock,
             bytearray(4 * SMALL),
-            SIZE_MAX,
+            size_max,
             "PLAINTEXT",
             self.connections,
         )
@@ -453,21 +465,92 @@ def test_a_connection_that_is_lost_makes_room_for_others() -> None:
     assert not other.paused()
 
 
-def test_a_request_that_has_begun_is_read_to_its_end_where_memory_is_short() -> None:
-    """What it holds is only given back once it is complete; two that wait for each other would be stuck."""
+def test_requests_that_have_begun_are_read_to_their_ends_one_after_the_other_where_memory_is_short() -> None:
+    """What they hold is given back once they are complete: two that wait for each other would be stuck."""
     budget = Budget(LIMIT)
-    one, two = Client(budget), Client(budget)
-    data = [request(PRODUCE, 1, LIMIT), request(PRODUCE, 1, LIMIT - 100_000)]
-    for number, client in enumerate((one, two)):
-        client.transport.receive(data[number][: LIMIT - 200_000])
+    clients = [Client(budget) for _ in range(2)]
+    sizes = [LIMIT, LIMIT - 100_000]
+    for client, size in zip(clients, sizes, strict=True):
+        client.transport.receive(request(PRODUCE, 1, size)[: LIMIT - 200_000])
     assert budget.exhausted
-    assert not one.paused()
-    assert not two.paused()
-    for number, client in enumerate((one, two)):
-        client.transport.receive(data[number][LIMIT - 200_000 :])
-        assert client.service.numbers == [1]
-        client.service.answer(1)
-    assert budget.used == 0
+    for client, size in zip(clients, sizes, strict=True):
+        client.transport.receive(request(PRODUCE, 1, size)[LIMIT - 200_000 :])
+    assert any(client.paused() for client in clients), "not all of them at once"
+    for _ in clients:
+        for client in clients:
+            client.transport.read()
+            if client.service.numbers and client.busy():
+                client.service.answer(1)
+    assert [client.service.numbers for client in clients] == [[1], [1]]
+    assert budget.used == budget.unfinished == 0
+    assert not budget.short
+
+
+def test_small_requests_are_served_while_large_ones_wait_for_memory() -> None:
+    """P3. Large ones share half of the budget, so that there is some for everybody else."""
+    budget = Budget(64 * MIB)
+    large = [Client(budget, size_max=100 * MIB) for _ in range(20)]
+    for client in large:
+        client.transport.receive(struct.pack(">i", 30 * MIB) + bytes(16 * MIB))
+    assert budget.unfinished <= budget.limit
+    assert sum(client.paused() for client in large) > 10
+    for _ in range(20):
+        small = Client(budget)
+        small.service.at_once = True
+        small.send(PRODUCE, size=100_000)
+        small.send(METADATA)
+        assert small.service.numbers == [1, 2]
+        assert not small.paused()
+
+
+def test_who_lets_a_request_stand_while_others_wait_for_its_memory_is_cut_off_in_seconds() -> None:
+    """And then those who wait go on: in the end everybody who does send is served."""
+    budget, clock = Budget(64 * MIB), ManualClock()
+    stuck = [Client(budget, clock, size_max=100 * MIB) for _ in range(4)]
+    for client in stuck:
+        client.transport.receive(struct.pack(">i", 60 * MIB) + bytes(20 * MIB))
+    good = Client(budget, clock, size_max=100 * MIB)
+    data = request(PRODUCE, 1, 50 * MIB)
+    good.transport.receive(data)
+    assert good.paused()
+    seconds = 0
+    while not good.service.numbers:
+        assert seconds < 30
+        clock.advance(1000)
+        seconds += 1
+        for client in (*stuck, good):
+            client.check_time()
+            if client.cut_off() and not client.transport.lost:
+                client.transport.lose()
+            elif not client.transport.lost:
+                client.transport.read()
+        assert budget.used - good.connection._request_bytes <= budget.limit + MIB
+    assert not good.cut_off()
+    assert any(client.cut_off() for client in stuck)
+    print(f"served after {seconds} s")
+
+
+def test_who_lets_a_request_stand_is_given_its_time_while_nobody_waits_for_memory() -> None:
+    client = Client(Budget(64 * MIB), size_max=100 * MIB)
+    client.transport.receive(struct.pack(">i", 60 * MIB) + bytes(20 * MIB))
+    for _ in range(20):
+        client.clock.advance(1000)
+        client.check_time()
+    assert not client.cut_off()
+
+
+def test_a_connection_that_is_lost_holds_nothing_of_a_request_that_had_begun() -> None:
+    """Its memory goes back at once: Python would find it later, with the rings that it is part of."""
+    client = Client(Budget(64 * MIB), size_max=100 * MIB)
+    client.transport.receive(struct.pack(">i", 60 * MIB) + bytes(20 * MIB))
+    frame = weakref.ref(client.connection._inbox._frame)
+    gc.disable()
+    try:
+        client.transport.lose()
+        assert frame() is None
+    finally:
+        gc.enable()
+    assert client.budget.used == 0
 
 
 def test_requests_that_never_end_are_given_up_before_they_take_twice_the_memory() -> None:

@@ -15,20 +15,26 @@ from typing import Self
 import pytest
 from broker.nodes import DATA, BreakableFiles, batch_of, open_on, values_in, values_of
 from support.logs import segment_file
-from support.serving import SECONDS_MAX, RawClient
+from support.patience import SECONDS_MAX
+from support.serving import RawClient
 
 import cordwood
+from cordwood.disk.files import os_error
 from cordwood.errors import LogFailed
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchTopic
 from cordwood.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from cordwood.protocol.messages.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceTopic,
+)
 from cordwood.protocol.messages.producers import InitProducerIdRequest
 from cordwood.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from cordwood.protocol.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server.broker import Broker
-from cordwood.storage.files import os_error
 
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 OK, STORAGE_ERROR, CORRUPT = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE
@@ -60,7 +66,9 @@ class Client(RawClient):
     ) -> list[FetchPartitionResponse]:
         """Fetch partitions from offsets on, without waiting."""
         partitions = [FetchPartition(index, fetch_offset=at, max_bytes=max_bytes) for index, at in wishes]
-        request = FetchRequest(0, 1, max_bytes, 0, 0, -1, [FetchTopic(topic, NULL_ID, partitions)], [], "")
+        request = FetchRequest(
+            -1, 0, 1, max_bytes, 0, 0, -1, [FetchTopic(topic, NULL_ID, partitions)], [], ""
+        )
         found = self.ask(ApiKey.FETCH, request, FETCH_VERSION).topics[0].partitions
         assert isinstance(found, list)
         return found
@@ -210,11 +218,11 @@ sys.path.insert(0, {tests!r})
 from broker.nodes import BreakableFiles
 from cordwood.cli import main
 from cordwood.server import broker
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.disk import PosixFiles
 
 files = BreakableFiles(PosixFiles())
 files.fail("sync", code=errno.EIO, within="/doomed/0/segments/")
-broker.PosixFiles = lambda: files
+broker.files_of = lambda data, config: files
 main(["serve", "--data", sys.argv[1], "--listen", "localhost:0"])
 """
 
@@ -256,7 +264,7 @@ def test_the_command_ends_with_an_error_when_a_sync_failed_and_starts_again(tmp_
 
 def long_poll(topic: str, offset: int) -> FetchRequest:
     wanted = FetchTopic(topic, NULL_ID, [FetchPartition(0, fetch_offset=offset, max_bytes=1 << 20)])
-    return FetchRequest(60_000, 1, 1 << 20, 0, 0, -1, [wanted], [], "")
+    return FetchRequest(-1, 60_000, 1, 1 << 20, 0, 0, -1, [wanted], [], "")
 
 
 # --- A disk that is full ----------------------------------------------------------------------------
@@ -372,7 +380,7 @@ def test_fetches_that_wait_for_their_turn_do_not_all_count_on_the_same_memory() 
         assert client.produce("orders", 0, b"last").error_code == OK
         crowd = [stack.enter_context(Client(broker.bootstrap)) for _ in range(12)]
         wanted = FetchTopic("orders", NULL_ID, [FetchPartition(0, fetch_offset=0, max_bytes=50 << 20)])
-        request = FetchRequest(0, 1, 50 << 20, 0, 0, -1, [wanted], [], "")
+        request = FetchRequest(-1, 0, 1, 50 << 20, 0, 0, -1, [wanted], [], "")
         for each in crowd:
             each.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             each.send(ApiKey.FETCH, FETCH_VERSION, request)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from support.patience import SECONDS_MAX
 
 import cordwood
 from cordwood.formats.registry import FORMATS
@@ -27,7 +28,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[cordwood.Broker
 def create(broker: cordwood.Broker, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, num_partitions=1, config=config)
-    admin.create_topics([new])[topic].result(10)
+    admin.create_topics([new])[topic].result(SECONDS_MAX)
 
 
 def row(name: str, number: int) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def send(broker: cordwood.Broker, topic: str, rows: list[dict[str, Any]], **sett
             told[number] = error if error is not None else message.offset()
 
         producer.produce(topic, partition=0, on_delivery=note, **each)
-    assert producer.flush(20) == 0
+    assert producer.flush(SECONDS_MAX) == 0
     return [told[number] for number in range(len(rows))]
 
 
@@ -64,7 +65,7 @@ def received(broker: cordwood.Broker, topic: str, start: int, stop: int) -> list
         consumer.assign([TopicPartition(topic, 0, start)])
         found: list[Any] = []
         while not found or found[-1].offset() < stop - 1:
-            message = consumer.poll(10)
+            message = consumer.poll(SECONDS_MAX)
             assert message is not None, f"nothing after {len(found)} messages"
             assert message.error() is None, message.error()
             found.append(message)
@@ -129,9 +130,9 @@ def test_times_and_ends_are_found_by_a_client_in_any_format(broker: cordwood.Bro
     send(broker, topic, [{"value": b"%d" % n, "timestamp": NOON + 10 * n} for n in range(30)])
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
     try:
-        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 30)
+        assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=SECONDS_MAX) == (0, 30)
         for time, offset in ((NOON, 0), (NOON + 95, 10), (NOON + 290, 29)):
-            (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time)], timeout=10)
+            (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, time)], timeout=SECONDS_MAX)
             assert found.offset == offset
     finally:
         consumer.close()
@@ -156,10 +157,10 @@ def test_an_idempotent_producer_goes_on_after_a_restart_and_repeats_nothing(tmp_
             producer = Producer(settings)
             for number in range(5):
                 producer.produce("t", b"%d" % number, partition=0)
-            assert producer.flush(20) == 0
+            assert producer.flush(SECONDS_MAX) == 0
         with cordwood.Broker(data, listen=f"127.0.0.1:{port}") as running:
             producer.produce("t", b"5", partition=0)
-            assert producer.flush(20) == 0
+            assert producer.flush(SECONDS_MAX) == 0
             assert [message.value() for message in received(running, "t", 0, 6)] == [
                 b"%d" % number for number in range(6)
             ]

@@ -14,12 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from support.groups import ConsumerProcess, fetch_offsets, wait_until_loaded
-from support.serving import SECONDS_MAX, RawClient, ServerProcess, serving
+from support.patience import Limit
+from support.serving import RawClient, ServerProcess, serving
 
 from cordwood.formats import batch
 from cordwood.protocol.apis import ApiKey
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 
 TOPIC, PARTITIONS = "topic", 6
@@ -112,15 +113,15 @@ class Story:
         self.until_in(list(self.companies.values()), done, what)
 
     def until_in(self, companies: Sequence[Company], done: Callable[[Company], bool], what: str) -> None:
-        deadline = time.monotonic() + SECONDS_MAX
+        limit = Limit()
         with RawClient(self.server.address) as client:
             while waiting := [company for company in companies if not done(company)]:
                 for company in companies:
                     company.watch(client)
                     assert company.live(), company.members[-1].complaints
-                if time.monotonic() > deadline:
+                if limit.passed():
                     found = {one.name: [sorted(member.owned) for member in one.live()] for one in waiting}
-                    raise AssertionError(f"{what}: not within {SECONDS_MAX} s: {found}")
+                    raise AssertionError(f"{what}: not within {limit}: {found}")
                 time.sleep(0.02)
 
     def until_read(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,22 @@ from support.groups import (
     subscription,
     wait_until_loaded,
 )
-from support.serving import SECONDS_MAX, RawClient, ServerProcess, serving
+from support.patience import SECONDS_MAX, in_time, until
+from support.serving import RawClient, ServerProcess, serving
 
 from cordwood import Broker
-from cordwood.broker import offsets_topic
-from cordwood.broker.coordinator import Coordinator, Limits
-from cordwood.broker.offsets_topic import OffsetKey, StoredGroup
-from cordwood.clock import SystemClock
-from cordwood.config import load_broker_config
+from cordwood.broker.groups import offsets_topic
+from cordwood.broker.groups.coordinator import Coordinator, GroupLimits
+from cordwood.broker.groups.offsets_topic import OffsetKey, StoredGroup
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.files import os_error
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import LogFailed
 from cordwood.formats import batch
+from cordwood.host.clock import SystemClock
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -62,6 +66,7 @@ from cordwood.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,
@@ -73,13 +78,10 @@ from cordwood.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server.broker import open_node
 from cordwood.server.groups import Groups
-from cordwood.server.pipeline import Batch
-from cordwood.storage.files import os_error
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.server.recompressing import Batch
 
 NONE = ErrorCode.NONE
 Address = tuple[str, int] | str
@@ -156,7 +158,9 @@ def stored_rows(address: Address) -> list[tuple[bytes | None, bytes | None]]:
     """Return key and value of all records of the internal topic, read as any client can."""
     asked = FetchTopic(offsets_topic.NAME, NULL_ID, [FetchPartition(0, max_bytes=1 << 24)])
     with RawClient(address) as client:
-        (topic,) = client.ask(ApiKey.FETCH, FetchRequest(0, 0, 1 << 24, 0, 0, -1, [asked], [], ""), 12).topics
+        (topic,) = client.ask(
+            ApiKey.FETCH, FetchRequest(-1, 0, 0, 1 << 24, 0, 0, -1, [asked], [], ""), 12
+        ).topics
     data = b"".join(bytes(piece) for piece in topic.partitions[0].records)
     return [
         (record.key, record.value)
@@ -448,7 +452,7 @@ def test_a_member_that_is_gone_is_missed_after_its_session(broker: Broker) -> No
     with RawMember(broker.bootstrap, "gone", "t", session_ms=400) as second:
         started = time.monotonic()
         assert second.join() is NONE
-        assert time.monotonic() - started < SECONDS_MAX / 3
+        assert in_time(time.monotonic() - started, 10)
         assert (second.generation, set(second.members)) == (2, {second.member_id})
 
 
@@ -722,6 +726,9 @@ def test_positions_never_go_back_while_the_server_is_killed_under_a_committing_c
         except BaseException as error:
             failures.append(error)
 
+    def has_more(count: int) -> bool:
+        return len(acknowledged) >= count or bool(failures)
+
     with serving(tmp_path, SETTINGS) as server:
         with RawClient(server.address) as client:
             create_topic(client, "topic", 1)
@@ -729,12 +736,9 @@ def test_positions_never_go_back_while_the_server_is_killed_under_a_committing_c
         thread.start()
         try:
             for _ in range(kills):
-                goal = acknowledged[-1] + 30
-                deadline = time.monotonic() + SECONDS_MAX
-                while acknowledged[-1] < goal:
-                    assert time.monotonic() < deadline
-                    assert not failures, failures
-                    stopping.wait(0.002)
+                before = len(acknowledged)
+                until(partial(has_more, before + 30), "more commits are acknowledged")
+                assert not failures, failures
                 server.kill()
                 told = acknowledged[-1]
                 server.start()
@@ -757,7 +761,7 @@ def test_offsets_of_a_topic_that_went_before_a_crash_are_gone_after_it(tmp_path:
             commit(client, "group", {(topic, 0): (9, -1, "")})
     node = open_node(tmp_path, load_broker_config({}, environment={})[0])
     node.topics.delete("leaves")
-    node.close()
+    node.directory.close()
     with Broker(tmp_path) as broker, RawClient(broker.bootstrap) as client:
         wait_until_loaded(broker.bootstrap)
         assert list(fetch_offsets(client, "group", None)) == [("stays", 0)]
@@ -787,7 +791,7 @@ def test_everyone_who_waits_is_answered_when_the_server_closes(tmp_path: Path) -
         late.send_sync()
         started = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - started < 4
+        assert in_time(time.monotonic() - started, 4)
         assert second.joined() is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert late.synced() == (ErrorCode.COORDINATOR_NOT_AVAILABLE, b"")
         assert second.client.is_closed()
@@ -917,7 +921,7 @@ class Scene:
         pipeline: Any = Pipeline()
         loop: Any = None
         self.groups = Groups(
-            Coordinator(Limits(), lambda name: name),
+            Coordinator(GroupLimits(), lambda name: name),
             node,
             pipeline,
             loop,

@@ -35,15 +35,16 @@ from support.hostile import (
     templates,
     valid_frames,
 )
-from support.serving import SECONDS_MAX, RawClient, ServerProcess, serving
+from support.patience import SECONDS_MAX, Limit
+from support.serving import RawClient, ServerProcess, serving
 
 from cordwood.formats import batch
 from cordwood.formats.compression import Compression
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 
 FRAMES = int(os.environ.get("CORDWOOD_HOSTILE_FRAMES", "10000"))
@@ -56,7 +57,10 @@ WARM_UP_FRAMES = 4_000
 SLOWER_MAX = 2.0
 FAST_SECONDS = 0.005
 SAMPLES_MIN = 300
-ATTACK_SECONDS_MAX = 2 * SECONDS_MAX + FRAMES // 1000
+#: What an attack takes at most on a quiet machine.
+ATTACK_SECONDS_MAX = 60.0 + FRAMES // 1000
+#: More rounds are tried where the machine is too busy for the first ones to be compared.
+ROUNDS_MAX = 9
 MIB = 1 << 20
 GROWTH_MAX = 64 * MIB
 COMPRESSIONS = [one for one in Compression if one is not Compression.NONE]
@@ -113,7 +117,7 @@ class GoodClient:
         answer = self._timed(ApiKey.PRODUCE, 9, produce).topics[0].partitions[0]
         assert (answer.error_code, answer.base_offset) == (0, self.number)
         wanted = FetchPartition(0, fetch_offset=self.number, max_bytes=1 << 16)
-        fetch = FetchRequest(1000, 1, 1 << 16, 0, 0, -1, [FetchTopic(GOOD, NULL_ID, [wanted])], [], "")
+        fetch = FetchRequest(-1, 1000, 1, 1 << 16, 0, 0, -1, [FetchTopic(GOOD, NULL_ID, [wanted])], [], "")
         found = self._timed(ApiKey.FETCH, 11, fetch).topics[0].partitions[0]
         data = b"".join(found.records)
         (record,) = batch.decode_records(data, batch.read_header(data))
@@ -129,9 +133,9 @@ class GoodClient:
     def p99_during(self, done: Callable[[], bool]) -> float:
         """Go on until *done*; return the 99th percentile of the seconds that requests took meanwhile."""
         self.seconds.clear()
-        deadline = time.monotonic() + ATTACK_SECONDS_MAX
+        limit = Limit(ATTACK_SECONDS_MAX)
         while not done() or len(self.seconds) < SAMPLES_MIN:
-            assert time.monotonic() < deadline, "the attack has no end"
+            assert not limit.passed(), "the attack has no end"
             self.use()
         return sorted(self.seconds)[len(self.seconds) * 99 // 100]
 
@@ -165,7 +169,8 @@ def test_hostile_frames_crash_nothing_slow_nobody_down_and_leave_no_memory_behin
     On two cores any load costs others time: under as many valid requests a good client waits several times
     as long as alone, which is printed. So each round of the attack is compared with a round of valid
     requests of all kinds, from the same process over as many connections, right before it. The machine is
-    shared, so the best of three rounds counts; what is fast enough anyway is not held against the attack.
+    shared, so the best of three rounds counts, or of a few more; what is fast enough anyway is not held
+    against the attack.
 
     Each round begins with one bomb of each compression. Few, because a bomb holds up whoever produces for
     as long as it takes to decompress what a batch may hold, a fifth of a second: a valid batch may, too.
@@ -180,14 +185,16 @@ def test_hostile_frames_crash_nothing_slow_nobody_down_and_leave_no_memory_behin
         outcomes: Outcomes = Counter()
         of_valid: Outcomes = Counter()
         for hostile in (False, True):
-            start(SEED - 1, WARM_UP_FRAMES, hostile=hostile).result(ATTACK_SECONDS_MAX)
+            start(SEED - 1, WARM_UP_FRAMES, hostile=hostile).result(SECONDS_MAX)
         calm = good.p99_during(lambda: True)
         before = server.rss_anon()
         p99s: list[tuple[float, float]] = []
-        for round_ in range(ROUNDS):
+        frames = 0
+        while (round_ := len(p99s)) < ROUNDS or (round_ < ROUNDS_MAX and not slows_nobody_down(p99s)):
             loading = start(SEED + round_, CONTROL_FRAMES, hostile=False)
             control = good.p99_during(loading.done)
             share = FRAMES // ROUNDS + (round_ < FRAMES % ROUNDS)
+            frames += share
             attacking = start(SEED + round_, share, hostile=True)
             p99s.append((control, good.p99_during(attacking.done)))
             of_valid += loading.result()
@@ -197,9 +204,13 @@ def test_hostile_frames_crash_nothing_slow_nobody_down_and_leave_no_memory_behin
         assert_sound(server)
     assert not {key for key in of_valid if key[1] not in OUTCOMES_OF_VALID}
     assert not {key for key in outcomes if key[1] not in OUTCOMES}
-    assert outcomes.total() == FRAMES
+    assert outcomes.total() == frames >= FRAMES
     assert growth < GROWTH_MAX
-    assert any(under <= max(SLOWER_MAX * control, FAST_SECONDS) for control, under in p99s)
+    assert slows_nobody_down(p99s)
+
+
+def slows_nobody_down(p99s: list[tuple[float, float]]) -> bool:
+    return any(under <= max(SLOWER_MAX * control, FAST_SECONDS) for control, under in p99s)
 
 
 def report(outcomes: Outcomes, calm: float, p99s: list[tuple[float, float]], growth: int) -> None:

@@ -25,7 +25,8 @@ from support.histories import (
     Reader,
     read_everything,
 )
-from support.serving import SECONDS_MAX, ServerProcess, serving
+from support.patience import until
+from support.serving import ServerProcess, serving
 
 CYCLES = int(os.environ.get("CORDWOOD_KILL_CYCLES", "10"))
 SEED = int(os.environ.get("CORDWOOD_KILL_SEED", "20260317"))
@@ -42,17 +43,9 @@ MOMENT_SECONDS = 0.02
 SETTINGS = {"log.segment.bytes": str(256 << 10), "auto.create.topics.enable": "false"}
 
 
-def until(done: Callable[[], bool], what: str) -> None:
-    """Return when *done*, and fail if that takes too long."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not done():
-        assert time.monotonic() < deadline, f"{what}: not within {SECONDS_MAX} s"
-        time.sleep(0.002)
-
-
 def verify(data: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cordwood.cli", "verify", str(data)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def wait_for_more(history: History, name: str, count: int) -> None:

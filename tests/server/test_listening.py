@@ -14,20 +14,21 @@ from typing import Any, cast
 
 import pytest
 from broker.nodes import node_on, open_on
-from support.serving import SECONDS_MAX, RawClient
+from support.patience import SECONDS_MAX
+from support.serving import RawClient
 
-from cordwood.clock import SystemClock
-from cordwood.config import BrokerConfig, load_broker_config
+from cordwood.config.kinds import Endpoint
+from cordwood.config.loading import BrokerConfig, load_broker_config
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import ListenFailed
+from cordwood.host import Host
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
-from cordwood.server import listening
 from cordwood.server import server as server_module
 from cordwood.server.broker import Broker
-from cordwood.server.listening import Acceptor, listen
-from cordwood.server.server import Server, new_event_loop
-from cordwood.setting_kinds import Endpoint
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.server.connections import listening
+from cordwood.server.connections.listening import Acceptor, listen
+from cordwood.server.server import Server
 
 LOOPBACK = {"127.0.0.1", "::1"}
 
@@ -201,7 +202,7 @@ def test_one_listener_that_cannot_be_had_leaves_no_other_open(
     config, _ = load_broker_config({"listeners": listeners}, environment={})
 
     async def start() -> None:
-        Server(node, config, SystemClock()).start()
+        Server(node, config, Host()).start()
 
     with open_on(MemoryFiles()) as node, pytest.raises(ListenFailed):
         asyncio.run(start())
@@ -253,7 +254,7 @@ class Accepting:
     """An acceptor on a loop that turns when it is told to."""
 
     def __init__(self, *, welcome: bool = True) -> None:
-        self.loop = new_event_loop()
+        self.loop = Host().new_event_loop()
         self.raised: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda loop, context: self.raised.append(context))
         self.peers: list[Peer] = []
@@ -383,10 +384,10 @@ def test_no_more_clients_than_allowed_are_let_in_even_if_they_come_at_once(opene
     """All of them wait in the queue before the first is accepted, as after a restart."""
     settings = {"max.connections": "3"}
     config, _ = load_broker_config({**settings, "listeners": "127.0.0.1:0"}, environment={})
-    loop = new_event_loop()
+    loop = Host().new_event_loop()
 
     async def serve() -> list[bool]:
-        server = Server(node_on(MemoryFiles(), settings), config, SystemClock())
+        server = Server(node_on(MemoryFiles(), settings), config, Host())
         server.start()
         address = str(server.endpoints[0])
         clients = [opened.enter_context(RawClient(address)) for _ in range(20)]
@@ -444,7 +445,8 @@ def test_a_process_without_file_handles_turns_clients_away_and_recovers(opened: 
     with ExitStack() as crowd:
         clients = [crowd.enter_context(RawClient(address)) for _ in range(HANDLES + 20)]
         served = [client for client in clients if greets(client)]
-        assert HANDLES // 2 < len(served) < HANDLES
+        # The other handles are for files.
+        assert HANDLES // 4 < len(served) < HANDLES
         assert all(greets(client) for client in served), "those who are in are served all the same"
         for client in served[: len(served) // 2]:
             client.close()
@@ -453,4 +455,4 @@ def test_a_process_without_file_handles_turns_clients_away_and_recovers(opened: 
         assert any(greets(client) for client in late), "there is room again, and nobody restarted it"
     _, errors = process.communicate("", timeout=SECONDS_MAX)
     assert process.returncode == 0, errors
-    assert "no file handles are left" in errors
+    assert "file handles run out" in errors

@@ -16,13 +16,16 @@ from threading import Event
 import pytest
 from broker.nodes import BreakableFiles
 from confluent_kafka import Consumer, Producer, TopicPartition
+from support.asking import Asking
+from support.patience import SECONDS_MAX
 from support.scraping import get, parse, say, scrape
-from support.serving import SECONDS_MAX
+from support.tenant_requests import LISTEN, SETTINGS
 
 import cordwood
 from cordwood.errors import ListenFailed, LogFailed
-from cordwood.server import metrics
-from cordwood.server.metrics_text import CONTENT_TYPE, exposition
+from cordwood.protocol.apis import ApiKey
+from cordwood.server.metrics import http as metrics
+from cordwood.server.metrics.text import CONTENT_TYPE, exposition
 from cordwood.telemetry import (
     LOOKED_UP,
     LOOKED_UP_EACH,
@@ -67,7 +70,7 @@ def send(broker: cordwood.Broker, topic: str, *values: str, partition: int = 0) 
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
     for value in values:
         producer.produce(topic, value, partition=partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(SECONDS_MAX) == 0
 
 
 def commit(broker: cordwood.Broker, group: str, topic: str, offset: int) -> None:
@@ -141,7 +144,7 @@ def test_what_clients_did_is_counted_exactly() -> None:
         consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
         consumer.subscribe(["orders"])
         for _ in range(10):
-            message = consumer.poll(10)
+            message = consumer.poll(SECONDS_MAX)
             assert message is not None
             assert message.error() is None
         consumer.commit(offsets=[TopicPartition("orders", 0, 7)], asynchronous=False)
@@ -166,6 +169,23 @@ def test_what_clients_did_is_counted_exactly() -> None:
     assert after.value("kafka_consumergroup_members", **group) == 1
     assert after.value("cordwood_consumer_lag") == 3
     assert after.value("cordwood_connections") >= 2
+
+
+def test_fetch_sessions_their_partitions_and_evictions_are_counted_over_all_orgs() -> None:
+    """An org with its slots taken evicts nobody before its time, so there are none here."""
+    settings = {**LISTENING, **SETTINGS, "max.incremental.fetch.session.cache.slots": "3"}
+    with cordwood.Broker(listen=LISTEN, config=settings) as broker:
+        for name in ("ALPHA", "BETA"):
+            with Asking(broker.addresses[name]) as client:
+                client.create("orders", 4)
+                request = client.fetch_request("orders", dict.fromkeys(range(4), 0))
+                request.session_epoch = 0
+                ids = [client.ask(ApiKey.FETCH, request).session_id for _ in range(2)]
+                assert [bool(id_) for id_ in ids] == [True, False]
+        after = scrape(broker.metrics_url)
+        assert after.value("cordwood_fetch_sessions") == 2
+        assert after.value("cordwood_fetch_session_partitions") == 8
+        assert after.value("cordwood_fetch_session_evictions_total") == 0
 
 
 def test_a_group_that_committed_beyond_the_end_is_not_behind() -> None:
@@ -307,7 +327,7 @@ def test_a_log_that_failed_makes_the_server_unready_but_not_dead(tmp_path: Path)
         files.fail("sync", code=errno.EIO, within="/orders/0/segments/")
         producer = Producer({"bootstrap.servers": broker.bootstrap, "retries": 0})
         producer.produce("orders", "b")
-        producer.flush(10)
+        producer.flush(SECONDS_MAX)
         status, sentence = get(url_of(broker, "/readyz"))
         assert (status, sentence.count("\n")) == (503, 1)
         assert sentence.startswith("nothing is stored any more: ")

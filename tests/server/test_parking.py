@@ -5,17 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cordwood.server.parking import Parking, Place, Waiter
+from cordwood.records import TopicPartition
+from cordwood.server.parking import Parking, Waiter
 
-HERE: Place = ("orders", 0)
-THERE: Place = ("orders", 1)
-ELSEWHERE: Place = ("payments", 0)
+HERE: TopicPartition = ("orders", 0)
+THERE: TopicPartition = ("orders", 1)
+ELSEWHERE: TopicPartition = ("payments", 0)
 
 
 class Fetch:
     """A fetch that notes when it is woken, and forgets the parking when it has had enough."""
 
-    def __init__(self, parking: Parking, places: list[Place], min_bytes: int, wakes_max: int = 1) -> None:
+    def __init__(
+        self, parking: Parking, places: list[TopicPartition], min_bytes: int, wakes_max: int = 1
+    ) -> None:
         self.woken = 0
         self._parking = parking
         self._wakes_max = wakes_max
@@ -137,7 +140,7 @@ steps = st.lists(
 def test_no_wake_up_is_missed_and_none_comes_for_nothing(steps: list[tuple[str, object, int]]) -> None:
     """The model: each fetch has a number of bytes to go, and is woken when that is used up."""
     parking = Parking()
-    fetches: list[tuple[Fetch, list[Place]]] = []
+    fetches: list[tuple[Fetch, list[TopicPartition]]] = []
     missing: list[int | None] = []
     for kind, what, size in steps:
         if kind == "add":

@@ -11,27 +11,32 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from broker.nodes import batch_of, values_in
 from click.testing import CliRunner, Result
+from support.asking import Asking
 from support.clocks import HookedFiles
-from support.serving import SECONDS_MAX, RawClient, serving
+from support.patience import SECONDS_MAX
+from support.serving import RawClient, serving
 
 import cordwood
 from cordwood.cli import main
+from cordwood.disk.memory import MemoryFiles
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import ConfigError, DirectoryLocked, InvalidSetting, ListenFailed, UnknownSetting
-from cordwood.protocol.apis import APIS, ApiKey, encode_request
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.formats.batch import encode_records
+from cordwood.host import Host
+from cordwood.protocol.apis import ApiKey, encode_request
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server import server as server_module
 from cordwood.server.broker import Broker
-from cordwood.server.server import new_event_loop
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.chain.chains import kept_chain
 
 COMMAND = [sys.executable, "-m", "cordwood.cli", "serve"]
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
@@ -47,7 +52,7 @@ def produce_request(value: bytes, topic: str = "orders", acks: int = -1) -> Prod
 
 def fetch_request(offset: int, max_wait_ms: int, topic: str = "orders") -> FetchRequest:
     wanted = FetchTopic(topic, NULL_ID, [FetchPartition(0, fetch_offset=offset, max_bytes=1 << 20)])
-    return FetchRequest(max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted], [], "")
+    return FetchRequest(-1, max_wait_ms, 1, 1 << 20, 0, 0, -1, [wanted], [], "")
 
 
 def described(client: RawClient, topic: str = "orders") -> MetadataResponseTopic:
@@ -325,7 +330,7 @@ def test_the_server_loads_neither_numpy_nor_pyarrow(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["nothing", "uvloop"])
 def test_a_broker_in_memory_serves_on_either_loop(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    loop = new_event_loop()
+    loop = Host().new_event_loop()
     assert isinstance(loop, asyncio.SelectorEventLoop) == (missing == "uvloop")
     loop.close()
     with cordwood.Broker() as broker:
@@ -377,12 +382,12 @@ def test_a_request_that_takes_its_time_is_answered_before_the_end() -> None:
     with Broker("/data", files=files) as broker, RawClient(broker.bootstrap) as client:
         described(client)
         produce(client, b"value")
-        reached, let_go = threading.Event(), threading.Event()
+        reached, release = threading.Event(), threading.Event()
 
         def hold(kind: str, path: str) -> None:
             if kind == "read":
                 reached.set()
-                assert let_go.wait(SECONDS_MAX)
+                assert release.wait(SECONDS_MAX)
 
         files.before = hold
         client.send(ApiKey.FETCH, FETCH_VERSION, fetch_request(0, 0))
@@ -392,7 +397,7 @@ def test_a_request_that_takes_its_time_is_answered_before_the_end() -> None:
         # Time enough, in turns of the loop, to close on a client whose answer is on its way.
         for _ in range(200):
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), broker._loop).result(SECONDS_MAX)
-        let_go.set()
+        release.set()
         answer = client.receive(ApiKey.FETCH, FETCH_VERSION)
         assert answer.topics[0].partitions[0].records
         closing.join(SECONDS_MAX)
@@ -456,6 +461,40 @@ def test_what_cannot_be_a_setting_is_refused_before_anything_is_made(
     assert os.listdir(tmp_path) == []
 
 
-def test_what_the_first_page_promises_is_exported() -> None:
-    assert cordwood.Broker is Broker
-    assert {ApiKey.PRODUCE, ApiKey.FETCH} <= APIS.keys()
+def test_topics_that_come_and_go_under_load_leave_a_server_that_says_nothing_and_ends_well(
+    tmp_path: Path,
+) -> None:
+    """Any client's test suite creates and deletes topics while their chains are followed."""
+    failures: list[BaseException] = []
+
+    def come_and_go(client: Asking, number: int) -> None:
+        try:
+            for cycle in range(12):
+                # Some come back under the name that they had.
+                name = f"topic-{number}-{cycle % 3}"
+                client.create(name)
+                for _ in range(3):
+                    assert (
+                        client.produce(name, encode_records([(None, b"value")] * 20, 1_000)).error_code == 0
+                    )
+                assert client.delete(name) == 0
+                del client.ids[name]
+        except BaseException as error:
+            failures.append(error)
+
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path))
+        clients = [stack.enter_context(Asking(server.address)) for _ in range(3)]
+        threads = [threading.Thread(target=come_and_go, args=(each, at)) for at, each in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+        clients[0].create("last")
+        clients[0].produce("last", encode_records([(None, b"value")], 1_000))
+        assert server.stop() == 0
+        assert server.errors == ""
+    with kept_chain(PosixFiles(), str(tmp_path / "topics" / "last" / "0")) as chain:
+        assert chain is not None
+        assert chain.head.size == 1

@@ -15,11 +15,11 @@ from support.groups import commit, fetch_offsets, wait_until_loaded
 from support.tenant_requests import LISTEN, LISTING, ORGS, SETTINGS, TOPIC_RESOURCE
 
 from cordwood import Broker
+from cordwood.disk.memory import MemoryFiles
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages import configs, groups, topics
-from cordwood.storage.memory_files import MemoryFiles
 
 TOPICS, GROUPS = ("orders", "orders-2", "payments"), ("readers", "writers")
 OPERATIONS = int(os.environ.get("CORDWOOD_TENANT_OPERATIONS", "300"))

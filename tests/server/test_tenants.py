@@ -14,12 +14,14 @@ import confluent_kafka.admin
 import pytest
 from support.asking import Asking, records_in, values_in
 from support.groups import RawMember, commit, fetch_offsets
-from support.serving import SECONDS_MAX, RawClient
+from support.patience import SECONDS_MAX
+from support.serving import RawClient
 from support.tenant_requests import LISTEN, LISTING, NEITHER, ORGS, REACHING, SETTINGS, Target, spoken
 
 from cordwood import Broker
-from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
-from cordwood.config import load_broker_config
+from cordwood.broker.groups.offsets_topic import NAME as OFFSETS_TOPIC
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import InvalidSetting
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
@@ -29,8 +31,7 @@ from cordwood.protocol.messages.metadata import MetadataRequest, MetadataRequest
 from cordwood.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from cordwood.server.broker import open_node
 from cordwood.server.service import HANDLERS
-from cordwood.storage.catalogue import SHARED_TOPIC
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.storage.meta.catalogue import SHARED_TOPIC
 from cordwood.tenancy import qualify
 
 LIBRDKAFKA: Any = confluent_kafka.admin
@@ -38,16 +39,17 @@ LIBRDKAFKA: Any = confluent_kafka.admin
 PAIRS = [("ALPHA", "BETA"), ("BETA", "ALPHA"), ("PLAIN", "ALPHA"), ("ALPHA", "PLAIN")]
 #: What only the other tenant has: none of it may be in an answer, whatever was asked.
 TOPIC, GROUP, NOTE, CLIENT, VALUE, SEGMENT_MS = (
-    "orders-bee",
-    "group-bee",
-    "note-bee",
-    "client-bee",
-    b"value-bee",
+    "orders-beehive",
+    "group-beehive",
+    "note-beehive",
+    "client-beehive",
+    b"value-beehive",
     "8675309",
 )
+COMMITTED = "committed-beehive"
 MARKS = [NOTE.encode(), CLIENT.encode(), VALUE, SEGMENT_MS.encode()]
 #: As long as those, and nobody's.
-NOBODYS = Target("nobody-has", b"\x5a" * 16, "nobodies-", "no-member")
+NOBODYS = Target("nobody-has-any", b"\x5a" * 16, "nobodies-here", "no-member")
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ class Owner:
         for partition in (0, 1):
             data = batch.encode_records([(b"key", VALUE)] * 3, 1_000)
             assert not self.client.produce(TOPIC, data, partition).error_code
-        assert set(commit(self.client, "committed-bee", {(TOPIC, 1): (2, 0, NOTE)}).values()) == {0}
+        assert set(commit(self.client, COMMITTED, {(TOPIC, 1): (2, 0, NOTE)}).values()) == {0}
         self.member = RawMember(address, GROUP, TOPIC)
         self.member.join()
         self.member.sync()
@@ -83,8 +85,8 @@ class Owner:
         said: list[Any] = [
             [records_in(self.client.fetch(TOPIC, 0, partition)) for partition in (0, 1)],
             [self.client.offset_at(TOPIC, -2, partition) for partition in (0, 1)],
-            fetch_offsets(self.client, "committed-bee", None),
-            self.client.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[GROUP, "committed-bee"])),
+            fetch_offsets(self.client, COMMITTED, None),
+            self.client.ask(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=[GROUP, COMMITTED])),
             self.client.ask(ApiKey.DESCRIBE_CONFIGS, REACHING[ApiKey.DESCRIBE_CONFIGS](self.target, 4)),
         ]
         return said + [self.client.ask(key, make(APIS[key].advertised.last)) for key, make in LISTING.items()]
@@ -177,7 +179,7 @@ def test_no_listing_changes_by_what_another_has(broker: Broker, enter: Enter, ou
         after = listed()
         for which, answer in after.items():
             assert answer == before[which], which
-            assert b"bee" not in answer, which
+            assert b"beehive" not in answer, which
             listings += 1
         assert b"orders-own" in after[ApiKey.METADATA, 12]
     print(f"{listings} listings")
@@ -306,7 +308,7 @@ def test_the_topic_of_the_shared_log_is_seen_by_no_client() -> None:
     shared = node.topics.find(SHARED_TOPIC)
     assert shared is not None
     shared_id = node.topics.id_of(shared)
-    node.close()
+    node.directory.close()
     with Broker("/data", files=files, listen=LISTEN, config=SETTINGS) as broker:
         for address in broker.addresses.values():
             with Asking(address) as client:

@@ -12,10 +12,15 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.asking import Asking
+from support.patience import SECONDS_MAX
 
 import cordwood
+from cordwood.broker.fetching import _count_from
 from cordwood.errors import ConfigError
-from cordwood.formats.topic_hash import topic_hash
+from cordwood.formats import batch
+from cordwood.formats.batch import encode_records
+from cordwood.formats.shared.topic_hashing import topic_hash
 from cordwood.server.tracing import open_tracer
 from cordwood.telemetry import FETCH_READ, PRODUCE_STORE, SPANS
 
@@ -47,14 +52,14 @@ def send(broker: cordwood.Broker, topic: str, *values: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
     for value in values:
         producer.produce(topic, value, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(SECONDS_MAX) == 0
 
 
 def read(broker: cordwood.Broker, topic: str, offset: int) -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "enable.auto.commit": False}
     consumer = Consumer({**settings, "auto.offset.reset": "error"})
     consumer.assign([TopicPartition(topic, 0, offset)])
-    assert consumer.poll(10) is not None
+    assert consumer.poll(SECONDS_MAX) is not None
     consumer.close()
 
 
@@ -108,6 +113,30 @@ def test_a_batch_that_is_stored_and_read_has_both_spans_with_all_attributes(
     }
     assert all(span.status.is_unset for span in (*stored, *named(exporter, FETCHED)))
     assert all((span.end_time or 0) >= (span.start_time or 0) > 0 for span in stored)
+
+
+@pytest.mark.parametrize("offset", range(5))
+def test_a_span_counts_the_records_from_the_offset_that_was_asked_for(
+    exporter: InMemorySpanExporter, offset: int
+) -> None:
+    """A fetch returns whole batches; what comes before the offset was not asked for."""
+    with cordwood.Broker(config=TRACED) as broker, Asking(broker.bootstrap) as client:
+        client.create("to-morrow")
+        for first in (0, 3):
+            rows = [(None, b"%d" % number) for number in range(first, first + 3)]
+            assert client.produce("to-morrow", encode_records(rows, 1_000)).error_code == 0
+        client.fetch("to-morrow", offset)
+    (span,) = named(exporter, FETCHED)
+    assert dict(span.attributes or {})["returned_count"] == 6 - offset
+
+
+def test_a_span_does_not_count_what_compaction_removed() -> None:
+    rows = [(b"k%d" % number, b"value") for number in range(6)]
+    whole = encode_records(rows, 1_000)
+    (header,) = batch.scan(whole).headers()
+    kept = batch.without(whole, header, bytes([0, 1, 0, 1, 1, 0]), 0, batch.NO_OPTIONS)
+    counts = [_count_from(offset, memoryview(kept)) for offset in range(7)]
+    assert counts == [3, 2, 2, 1, 1, 1, 0]
 
 
 def test_what_failed_ends_its_span_as_failed_with_the_kind_of_error(exporter: InMemorySpanExporter) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from support import shared_spark
+from support.timeouts import at_limit, drop_shared_fixtures
 
-import cordwood
-from cordwood.spark.java import find_java
+from cordwood.spark.sessions.java import find_java
+
+_session_key = pytest.StashKey[SparkSession]()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,22 +22,22 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(
+    java: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """A local Spark of two cores, whose tasks are tried up to four times."""
-    home = tmp_path_factory.mktemp("spark")
-    session = cordwood.spark.session(
-        "cordwood tests",
-        master="local[2,4]",
-        config={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.session.timeZone": "UTC",
-            # Compiling code for each query takes longer than a few rows do without.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.warehouse.dir": str(home / "warehouse"),
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={home / 'derby'}",
-        },
-    )
+    session = shared_spark.start(tmp_path_factory.mktemp("spark"))
+    request.config.stash[_session_key] = session
+    at_limit.append(shared_spark.kill)
     yield session
-    session.stop()
+    at_limit.remove(shared_spark.kill)
+    del request.config.stash[_session_key]
+    shared_spark.stop(session)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have a Spark that an earlier test left unusable made again."""
+    session = item.config.stash.get(_session_key, None)
+    if session is not None and not shared_spark.is_usable(session):
+        drop_shared_fixtures(item)

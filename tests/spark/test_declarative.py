@@ -17,11 +17,9 @@ import pytest
 from support.commands import COMMAND, environment, refused, run
 
 import cordwood
-from cordwood.spark.pipelines_main import join_settings
+from cordwood.spark.sessions.pipelines_main import join_settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline"
-#: What a run takes at most, on a busy machine.
-RUN_SECONDS_MAX = 250
 EIGHT = datetime(2024, 5, 6, 8, tzinfo=UTC)
 ITEMS = ("axe", "saw")
 Windows = dict[tuple[str, str], tuple[int, int]]
@@ -77,7 +75,6 @@ class Pipeline:
             [str(each) for each in command],
             capture_output=True,
             text=True,
-            timeout=RUN_SECONDS_MAX,
             cwd=self.home,
             env=dict(surroundings),
         )
@@ -166,9 +163,9 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "homeless.yml").write_text("name: a\nlibraries: []\n")
     sentences = {
         ("none.yml",): "none.yml cannot be read: No such file or directory",
-        (tmp_path / "broken.yml",): "broken.yml is no YAML: ",
+        (tmp_path / "broken.yml",): "broken.yml is not YAML: ",
         (tmp_path / "other.yml",): "other.yml is not the file of a pipeline",
-        (tmp_path / "homeless.yml",): "says no storage: give one there, or with --storage",
+        (tmp_path / "homeless.yml",): "has no storage: give one there, or with --storage",
         (pipeline.spec, "--master", "spark://host:7077"): "or on a Spark Connect server, sc://HOST, not on",
     }
     for arguments, sentence in sentences.items():

@@ -13,10 +13,13 @@ import pytest
 from kafka.partitioner.default import murmur2
 
 from cordwood.errors import RecordRefused, UnknownTopic
+from cordwood.formats.batch import read_header
+from cordwood.formats.compression import Compression
 from cordwood.formats.native import BatchFormat
+from cordwood.formats.receiving import CompressionChoice
 from cordwood.records import Record
-from cordwood.spark import encoding
-from cordwood.spark.encoding import FRAME_BYTES, Destination, FrameEncoder
+from cordwood.spark.sink import encoding
+from cordwood.spark.sink.encoding import FRAME_BYTES, Destination, FrameEncoder
 
 NOW = 1_700_000_000_123
 FORMAT = BatchFormat()
@@ -277,3 +280,13 @@ def test_large_columns_of_arrow_are_taken(text: pa.DataType) -> None:
     )
     (record,) = only(encoded(batch, topic=None))
     assert (record.key, record.value) == (b"a", b"b")
+
+
+def test_frames_are_in_the_codec_of_their_topic() -> None:
+    """As a broker would store them: a task knows what the topic asks for."""
+    packed = ORDERS._replace(partitions=1, codec=CompressionChoice(Compression.ZSTD, 3))
+    batch = rows(value=[b"the same " * 1000] * 3)
+    ((_, frame),) = FrameEncoder(lambda _: packed, "orders", 0, lambda: NOW).encode(iter([batch]))
+    header = read_header(frame)
+    assert (header.compression, header.record_count) == (Compression.ZSTD, 3)
+    assert [record.value for record in FORMAT.decode(frame, 0)] == [b"the same " * 1000] * 3

@@ -15,25 +15,33 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from support.crashes import CrashCount, CrashImage, crash_images
 from support.disks import CHANGES, FaultPlan, FaultyFiles, RecordingFiles
 from support.filling import NOW
 
 import cordwood
-from cordwood.errors import CordwoodError
-from cordwood.spark.jobs.export import Do, ExportOptions, ExportReport, run_export
-from cordwood.spark.jobs.export_files import Written
-from cordwood.spark.jobs.export_plan import Slice
+from cordwood.disk.checked_json import write_metadata
+from cordwood.disk.files import File, Files, Mode, join, read_file
+from cordwood.disk.memory import MemoryFiles
+from cordwood.disk.posix import PosixFiles
+from cordwood.errors import CordwoodError, MetadataDamaged
+from cordwood.spark.jobs.export.files import Written
+from cordwood.spark.jobs.export.job import Do, ExportJobReport, ExportOptions, run_export
+from cordwood.spark.jobs.export.plan import (
+    ExportPlan,
+    ExportSlice,
+    Manifest,
+    PartitionProgress,
+    TopicProgress,
+)
 from cordwood.spark.jobs.log_place import LogPlace
-from cordwood.storage.files import File, Files, Mode, join, read_file
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.posix_files import PosixFiles
 
 DAY_MS = 86_400_000
 Found = list[tuple[int, int, bytes]]
 
 
-def here(slices: Sequence[Slice], do: Do) -> list[list[Written]]:
+def here(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
     """Run tasks in this process, the first of them twice, as Spark may."""
     for piece in slices[:1]:
         do(piece)
@@ -72,7 +80,7 @@ def append(topic: cordwood.Topic, count: int) -> None:
         topic.append_many([(b"k", value, None, time) for value, time in times], partition=partition)
 
 
-def exported(path: Path, to: str, files: Files) -> ExportReport:
+def exported(path: Path, to: str, files: Files) -> ExportJobReport:
     return run_export(ExportOptions(LogPlace(path=str(path)), to), here, files)
 
 
@@ -188,8 +196,9 @@ def read_all(image: CrashImage) -> Found:
 DRIVER = """
     import os, signal, sys
     import cordwood
-    from cordwood.spark.jobs import export, log_place, spreading
-    from cordwood.storage.posix_files import PosixFiles
+    from cordwood.spark.jobs import log_place, tasks
+    from cordwood.spark.jobs.export import job as export
+    from cordwood.disk import PosixFiles
     from support.killing import kill_session
 
     class Deadly(PosixFiles):
@@ -202,7 +211,7 @@ DRIVER = """
 
     spark = cordwood.spark.session(master="local[2]", config={"spark.ui.enabled": "false"})
     options = export.ExportOptions(log_place.LogPlace(path=sys.argv[1]), sys.argv[2])
-    export.run_export(options, lambda slices, do: spreading.spread(spark, slices, do), Deadly())
+    export.run_export(options, lambda slices, do: tasks.spread(spark, slices, do), Deadly())
 """
 
 
@@ -218,7 +227,6 @@ def test_a_driver_killed_with_all_its_tasks_is_run_again(tmp_path: Path) -> None
             env={**os.environ, "PYTHONPATH": str(tests)},
             start_new_session=True,
             capture_output=True,
-            timeout=120,
             check=False,
         )
         assert driver.returncode == -signal.SIGKILL, driver.stderr.decode()[-2000:]
@@ -228,3 +236,31 @@ def test_a_driver_killed_with_all_its_tasks_is_run_again(tmp_path: Path) -> None
         assert exported(data, str(to), PosixFiles()).completed
         assert by_duckdb(to) == by_pandas(to) == stored(topic)
         assert strays(to) == []
+
+
+@pytest.mark.parametrize("hostile", ["a/../../../precious", "..", "", "/precious", "a\0b", "n" * 300])
+@pytest.mark.parametrize("where", ["slice", "partition", "manifest"])
+def test_a_plan_that_leads_out_of_the_export_is_refused_by_name(
+    tmp_path: Path, hostile: str, where: str
+) -> None:
+    """S1: what a killed run left is completed, and what it wrote is looked for and removed."""
+    to, data = tmp_path / "out", tmp_path / "data"
+    precious = tmp_path / "precious" / "partition=0" / "date=1970-01-01"
+    precious.mkdir(parents=True)
+    kept = precious / f"{0:020}-{5:020}.parquet"
+    kept.write_bytes(b"as it was")
+    with cordwood.open(data) as log:
+        append(log.topic("orders", 2), 5)
+    exported(data, str(to), HastyFiles())
+    number = -1 if where == "partition" else 0
+    piece = ExportSlice("orders" if where == "partition" else hostile, number, 0, 5, "id", 0, 0)
+    manifest = Manifest(run=1, topics={hostile: TopicProgress("id", 0, {0: PartitionProgress(5, 0)})})
+    own = next(to.glob("*/manifest.json")).parent
+    if where == "manifest":
+        write_metadata(HastyFiles(), str(own / "manifest.json"), manifest)
+    else:
+        write_metadata(HastyFiles(), str(own / "plan.json"), ExportPlan(1, 99, [piece], Manifest()))
+    with pytest.raises(MetadataDamaged) as refused:
+        exported(data, str(to), HastyFiles())
+    assert str(own) in str(refused.value)
+    assert kept.read_bytes() == b"as it was"

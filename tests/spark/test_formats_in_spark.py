@@ -34,15 +34,17 @@ def test_every_format_is_read_by_path_and_by_address(spark: SparkSession, tmp_pa
         places = {"path": str(tmp_path / "data"), "kafka.bootstrap.servers": broker.bootstrap}
         for option, where in places.items():
             reading = spark.read.format("cordwood").option(option, where)
-            found = reading.option("subscribe", ",".join(OTHERS)).load()
+            found = reading.option("subscribe", ",".join(OTHERS)).option("includeHeaders", "true").load()
+            time = "unix_millis(timestamp) AS time"
             rows = found.selectExpr(
-                "topic", "offset", "key", "CAST(value AS STRING) AS value", "unix_millis(timestamp) AS time"
+                "topic", "offset", "key", "CAST(value AS STRING) AS value", time, "headers"
             ).collect()
             assert len(rows) == len(OTHERS) * COUNT * 2
             for row in rows:
                 number = row.offset % COUNT
                 assert (row.value, row.time) == (str(number), NOON + number)
                 assert row.key == (b"k" if FORMATS[row.topic].holds.keys else None)
+                assert row.headers is None
             assert {(row.topic, row.offset) for row in rows} == {
                 (name, offset) for name in OTHERS for offset in range(2 * COUNT)
             }

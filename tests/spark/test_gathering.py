@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from cordwood.formats.envelope import Owner
-from cordwood.spark.access import Piece
-from cordwood.spark.gathering import SKIP_BYTES, STRETCHES_MAX, Gathered, Gathering, Part
-from cordwood.spark.planning import cut_pieces
-from cordwood.storage.virtual_topics import Offsets
+from cordwood.formats.shared.envelope import Owner
+from cordwood.spark.access.access import Piece
+from cordwood.spark.access.gathering import SKIP_BYTES, STRETCHES_MAX, Gathered, GatheredPart, Gathering
+from cordwood.spark.access.planning import cut_pieces
+from cordwood.storage.shared.offsets import Offsets
 
 
 class Even:
@@ -47,10 +47,10 @@ def log_of(seed: int, frames: int, owners: int) -> dict[int, list[int]]:
     return found
 
 
-def part_of(number: int, ids: list[int], start: int, first: int, end: int) -> Part:
+def part_of(number: int, ids: list[int], start: int, first: int, end: int) -> GatheredPart:
     """Return what is wanted of a partition that starts at the offset *start*: its records [first, end)."""
     piece = Piece(f"t{number}", 0, start + first, start + end, "id", 0)
-    return Part(piece, owner(number), Offsets(start, BitMap64(ids)))
+    return GatheredPart(piece, owner(number), Offsets(start, BitMap64(ids)))
 
 
 def slices_of(
@@ -116,7 +116,7 @@ def test_every_wanted_record_is_in_exactly_one_slice(
 def test_a_thousand_topics_are_one_slice_and_what_is_large_is_cut() -> None:
     ids = {number: list(range(number, 10_000, 1000)) for number in range(1000)}
     parts = [
-        Part(Piece(f"t{n}", 0, 0, 10, "id", 0), Owner(n, bytes(16), 0), Offsets(0, BitMap64(each)))
+        GatheredPart(Piece(f"t{n}", 0, 0, 10, "id", 0), Owner(n, bytes(16), 0), Offsets(0, BitMap64(each)))
         for n, each in ids.items()
     ]
     (one,), counts = slices_of(Gathering(parts, Even(200), 128 << 20))

@@ -20,10 +20,20 @@ from pyspark.sql.datasource import (
 )
 
 from cordwood.errors import ConfigError, UnknownTopic
-from cordwood.spark.access import Ends, Piece
-from cordwood.spark.filters import narrow
+from cordwood.spark.access.access import Ends, Piece
+from cordwood.spark.access.planning import (
+    PIECE_BYTES_MAX,
+    RANGE_BYTES,
+    TASKS_MIN,
+    cut_pieces,
+    find_offsets,
+    is_due,
+    share_out,
+    share_tasks,
+    subscribed,
+)
 from cordwood.spark.options import LATEST, Limit, Subscription
-from cordwood.spark.planning import cut_pieces, find_offsets, is_due, share_out, subscribed
+from cordwood.spark.source.filters import narrow
 
 
 @given(
@@ -48,6 +58,36 @@ def test_every_offset_is_in_exactly_one_slice(
     assert all(piece.start < piece.end for piece in found)
     assert len(found) >= min(least or 0, len(planned))
     assert most is None or all(piece.end - piece.start <= most for piece in found)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 300), st.integers(0, 200 << 20)), max_size=80),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 300),
+)
+def test_every_piece_is_in_one_task_and_tasks_are_as_large_and_as_many_as_allowed(
+    given_pieces: list[tuple[int, int, int]], least: int | None, most: int | None
+) -> None:
+    sized = [(Piece("t", number, 0, count), size) for number, count, size in sorted(given_pieces)]
+    tasks = share_tasks(sized, least, most)
+    assert [piece for task in tasks for piece in task] == [piece for piece, _ in sized]
+    assert len(tasks) >= min(max(least or 0, TASKS_MIN), len(sized))
+    sizes = iter(size for _, size in sized)
+    for task in tasks:
+        cost = sum(next(sizes) + RANGE_BYTES for _ in task)
+        if len(task) > 1:
+            assert cost <= PIECE_BYTES_MAX
+            assert len({piece.partition for piece in task}) == len(task)
+            assert most is None or sum(piece.end - piece.start for piece in task) <= most
+
+
+@pytest.mark.parametrize(("ranges", "tasks"), [(1, 1), (16, 16), (32, 16), (300, 17), (3000, 97)])
+def test_small_ranges_share_tasks(ranges: int, tasks: int) -> None:
+    sized = [(Piece(f"t{number:04}", 0, 0, 10), 1000) for number in range(ranges)]
+    assert len(share_tasks(sized, None, None)) == tasks
+    assert len(share_tasks(sized, 20, None)) >= min(20, ranges)
+    # Large ones have tasks of their own.
+    assert len(share_tasks([(piece, 100 << 20) for piece, _ in sized], None, None)) == ranges
 
 
 @given(
@@ -99,10 +139,14 @@ def test_offsets_by_time_never_pass_the_end_that_was_seen() -> None:
     """A record may come between taking the ends and asking for a time."""
     limit = Limit("startingTimestamp", timed=True, everywhere=7)
     ends = {("t", 0): Ends(2, 10)}
-    assert find_offsets(limit, ends, lambda *_: 12, latest_without_match=False) == {("t", 0): 10}
-    assert find_offsets(limit, ends, lambda *_: None, latest_without_match=True) == {("t", 0): 10}
+    assert find_offsets(limit, ends, lambda times: dict.fromkeys(times, 12), latest_without_match=False) == {
+        ("t", 0): 10
+    }
+    assert find_offsets(limit, ends, lambda times: dict.fromkeys(times), latest_without_match=True) == {
+        ("t", 0): 10
+    }
     with pytest.raises(ConfigError, match="partition 0 of topic t has no record at or after timestamp 7"):
-        find_offsets(limit, ends, lambda *_: None, latest_without_match=False)
+        find_offsets(limit, ends, lambda times: dict.fromkeys(times), latest_without_match=False)
 
 
 def test_offsets_of_each_partition_name_all_of_them() -> None:
@@ -110,7 +154,7 @@ def test_offsets_of_each_partition_name_all_of_them() -> None:
 
     def found(each: dict[tuple[str, int], int]) -> Any:
         limit = Limit("startingOffsets", timed=False, each=each)
-        return find_offsets(limit, ends, lambda *_: None, latest_without_match=False)
+        return find_offsets(limit, ends, lambda times: dict.fromkeys(times), latest_without_match=False)
 
     assert found({("t", 0): LATEST, ("t", 1): 5}) == {("t", 0): 10, ("t", 1): 5}
     for each, sentence in (

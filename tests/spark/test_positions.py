@@ -6,15 +6,18 @@ import json
 
 import pytest
 
-from cordwood.errors import ConfigError, RecordsLost
-from cordwood.spark.access import Ends, Piece, Standing
-from cordwood.spark.positions import Positions, at, find_loss, from_json, settle
+from cordwood.errors import RecordsLost
+from cordwood.spark.access.access import Ends, Piece, TopicState
+from cordwood.spark.access.positions import Positions, find_loss, from_json, settle
 
-STORED = {"orders": {"0": 123, "10": 5}, "_": {"orders": ["id-1", 2]}}
+STORED = {"orders": {"0": 123, "10": 5}, "orders=id-1/2": {}}
+#: As the first versions wrote it, and as Spark's Kafka connector does.
+FORMER = {"orders": {"0": 123, "10": 5}, "_": {"orders": ["id-1", 2]}}
+CONNECTORS = {"orders": {"0": 123, "10": 5}}
 
 
-def standing(*ends: Ends, topic_id: str = "id-1") -> dict[str, Standing]:
-    return {"orders": Standing(topic_id, dict(enumerate(ends)))}
+def standing(*ends: Ends, topic_id: str = "id-1") -> dict[str, TopicState]:
+    return {"orders": TopicState(topic_id, dict(enumerate(ends)))}
 
 
 def read_to(*offsets: int, epoch: int = 0) -> Positions:
@@ -31,14 +34,30 @@ def test_the_form_of_the_checkpoint() -> None:
     assert json.dumps(from_json(json.loads(json.dumps(STORED))).to_json()) == json.dumps(STORED)
 
 
+def test_a_checkpoint_of_the_first_versions_is_the_same_one() -> None:
+    assert from_json(FORMER) == from_json(STORED)
+    assert from_json({"_": {"0": 7}}) == Positions({("_", 0): 7}, {})
+
+
+def test_a_checkpoint_goes_to_sparks_kafka_connector_and_back() -> None:
+    """It reads a map of names to maps of whole numbers to whole numbers, and every entry of those counts."""
+    stored = from_json(STORED).to_json()
+    read = {(name, int(number)): int(offset) for name in stored for number, offset in stored[name].items()}
+    assert read == {("orders", 0): 123, ("orders", 10): 5}
+    back = from_json(CONNECTORS)
+    assert back.offsets == read
+    assert back.topic_id("orders") == ""
+    assert back.to_json() == CONNECTORS
+
+
+def test_what_is_not_known_of_a_topic_is_not_written() -> None:
+    assert Positions({("a", 0): 1}, {"a": ("", -1), "b": ("", 3)}).to_json() == {"a": {"0": 1}, "b=/3": {}}
+    assert from_json({"b=/3": {}}).identities == {"b": ("", 3)}
+
+
 def test_epochs_of_a_topic_add_up() -> None:
     assert standing(Ends(0, 1, 2), Ends(0, 1, 3))["orders"].epoch == 5
     assert standing(Ends(0, 1, 2), Ends(0, 1))["orders"].epoch == -1
-
-
-def test_a_topic_cannot_have_the_name_the_checkpoint_needs() -> None:
-    with pytest.raises(ConfigError, match="a topic named _"):
-        at({}, {"_": Standing("id", {})})
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -47,7 +66,7 @@ def test_what_is_no_loss(fail: bool) -> None:
     now = standing(Ends(3, 10, 0), Ends(7, 9, 0))
     assert settle(read_to(5), now, fail_on_data_loss=fail).offsets == {("orders", 0): 5, ("orders", 1): 7}
     assert settle(read_to(50, 8), now, fail_on_data_loss=fail).offsets[("orders", 0)] == 50
-    unknown = {"orders": Standing("", {0: Ends(0, 10)})}
+    unknown = {"orders": TopicState("", {0: Ends(0, 10)})}
     assert settle(read_to(5, epoch=3), unknown, fail_on_data_loss=fail).offsets == {("orders", 0): 5}
 
 
@@ -65,7 +84,7 @@ def test_what_is_no_loss(fail: bool) -> None:
         (standing(Ends(0, 9, 1, 9)), "offsets from 5 on of partition 0 .* truncated at 9", 5),
     ],
 )
-def test_losses_fail_by_name_or_skip_forward(now: dict[str, Standing], sentence: str, goes_on: int) -> None:
+def test_losses_fail_by_name_or_skip_forward(now: dict[str, TopicState], sentence: str, goes_on: int) -> None:
     with pytest.raises(RecordsLost, match=sentence):
         settle(read_to(5), now, fail_on_data_loss=True)
     after = settle(read_to(5), now, fail_on_data_loss=False)
@@ -74,9 +93,15 @@ def test_losses_fail_by_name_or_skip_forward(now: dict[str, Standing], sentence:
 
 
 def test_a_partition_that_is_gone() -> None:
-    with pytest.raises(RecordsLost, match="partition 0 of topic orders are lost: there is no such partition"):
-        settle(read_to(5), {}, fail_on_data_loss=True)
-    assert settle(read_to(5), {}, fail_on_data_loss=False).offsets == {}
+    deleted = (
+        "offsets from 5 on of partition 0 of topic orders are lost: the topic was deleted after the query "
+        "had read partition 0 up to 5, 1 up to 9"
+    )
+    with pytest.raises(RecordsLost, match=deleted):
+        settle(read_to(5, 9), {}, fail_on_data_loss=True)
+    assert settle(read_to(5, 9), {}, fail_on_data_loss=False).offsets == {}
+    with pytest.raises(RecordsLost, match=r"offsets from 9 on of partition 1 .* there is no such partition"):
+        settle(read_to(5, 9), standing(Ends(0, 5, 0)), fail_on_data_loss=True)
 
 
 PIECE = Piece("orders", 0, 10, 20, "id-1", 0)

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 import cordwood
 from cordwood.errors import CordwoodError
-from cordwood.spark import java as module
-from cordwood.spark.discovery import broken_sources
-from cordwood.spark.java import find_java, java_version
+from cordwood.spark.sessions import java as module
+from cordwood.spark.sessions.discovery import broken_sources
+from cordwood.spark.sessions.java import find_java, java_version
 
 NO_MODULE = "--add-modules=jdk.incubator.vector"
 

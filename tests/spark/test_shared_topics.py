@@ -18,16 +18,18 @@ from support.filling import NOW, SMALL, expected, fill, rows, rows_of
 from support.sinks import values_in
 
 import cordwood
-from cordwood.clock import SystemClock
 from cordwood.errors import ConfigError, CorruptRange, RecordsLost
-from cordwood.formats.envelope import ENVELOPE_SIZE, Kind, checksum, read_envelope
-from cordwood.spark import gathered_reading, gathering, path_access
+from cordwood.formats.shared.envelope import ENVELOPE_SIZE, EnvelopeKind, checksum, read_envelope
+from cordwood.host.clock import SystemClock
+from cordwood.spark.access import gathered_reading, gathering
+from cordwood.spark.access import path as path_access
+from cordwood.spark.access.gathering import Gathered
+from cordwood.spark.access.path import PathAccess
 from cordwood.spark.options import check_read_options
-from cordwood.spark.path_access import PathAccess
-from cordwood.spark.reader import GatheredSlice, PushingReader, Reader
-from cordwood.spark.schema import spark_schema
-from cordwood.spark.stream_reader import StreamReader
-from cordwood.storage.virtual_topics import VirtualTopics
+from cordwood.spark.source.reader import PlannedReader, PushingReader
+from cordwood.spark.source.schema import spark_schema
+from cordwood.spark.source.stream_reader import StreamReader
+from cordwood.storage.shared.offsets import VirtualTopics
 
 SHARED = {"cordwood.storage": "shared"}
 #: Topics and how many records each of their partitions has; the last one has files of its own.
@@ -72,16 +74,16 @@ def own(tmp_path: Path) -> Iterator[tuple[Path, cordwood.Log]]:
         yield path, log
 
 
-def reader(path: Path, **options: str) -> Reader:
+def reader(path: Path, **options: str) -> PlannedReader:
     """Return a reader as Spark makes it, of all topics unless told otherwise."""
     if not {"subscribe", "subscribePattern", "assign"} & options.keys():
         options["subscribe"] = ALL
     asked = check_read_options({"path": str(path), **options}, streaming=False)
-    kind = PushingReader if asked.push_filters else Reader
+    kind = PushingReader if asked.push_filters else PlannedReader
     return kind(asked, spark_schema(include_headers=asked.include_headers))
 
 
-def taken(made: Reader | StreamReader, planned: Any) -> list[Row]:
+def taken(made: PlannedReader | StreamReader, planned: Any) -> list[Row]:
     """Return (topic, partition, offset) as the tasks give them, after checking the order."""
     found: list[Row] = []
     for part in planned:
@@ -158,8 +160,9 @@ def test_windows_and_stretches_of_any_size_give_the_same(
         assert read(data, subscribe=topics) == [row for row in everything() if row[0] in topics.split(",")]
     made = reader(data, subscribe="b@7")
     (part,) = made.partitions()
-    assert isinstance(part, GatheredSlice)
-    assert (len(part.piece.stretches) > 5) == (apart == 1)
+    (piece,) = part.pieces
+    assert isinstance(piece, Gathered)
+    assert (len(piece.stretches) > 5) == (apart == 1)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +220,9 @@ def test_filters_narrow_the_plan(data: Path) -> None:
     planned = made.partitions()
     assert sorted(taken(made, planned)) == [("a@7", n, o) for n in (0, 1) for o in range(20, 26)]
     (part,) = planned
-    assert isinstance(part, GatheredSlice)
-    assert len(part.piece.wanted) == 2
+    (piece,) = part.pieces
+    assert isinstance(piece, Gathered)
+    assert len(piece.wanted) == 2
 
 
 def test_only_columns_that_are_asked_for_are_given(spark: SparkSession, data: Path) -> None:
@@ -274,7 +278,7 @@ def test_damage_refuses_its_own_topic_by_name_and_no_other(own: tuple[Path, cord
     segment, cases = max(shared_segments(path), key=lambda each: len(list(frames_of(each)))), 0
     whole = segment.read_bytes()
     for position, found in list(frames_of(segment))[:8]:
-        if found.kind is not Kind.RECORDS:
+        if found.kind is not EnvelopeKind.RECORDS:
             continue
         for at in (position + 8, position + 20, position + ENVELOPE_SIZE + 30):
             damaged = bytearray(whole)
@@ -303,7 +307,7 @@ def test_verify_chain_reads_what_has_leaves_and_finds_what_was_forged(
     path, log = own
     assert read(path, subscribe="a@7,b@7,a@8,c", verify="chain") == []
     directory = log._writable()
-    directory.chains.commit(directory.partition("__shared", 0))  # type: ignore[arg-type]
+    directory.chains.commit(directory.partitions.writable("__shared", 0))  # type: ignore[arg-type]
     shared = [row for row in everything() if row[0] != "own"]
     names = "a@7,b@7,a@8,c"
     assert read(path, subscribe=names, verify="chain") == shared
@@ -333,7 +337,7 @@ def test_verify_chain_reads_what_has_leaves_and_finds_what_was_forged(
 
 def test_a_shared_log_without_a_chain_is_refused_by_name(own: tuple[Path, cordwood.Log]) -> None:
     path, log = own
-    log._writable().alter_topic(
+    log._writable().topics.alter(
         "__shared", config={**log.entry("__shared").config, "cordwood.chain": "false"}
     )
     with pytest.raises(ConfigError, match="the shared log keeps no chain"):
@@ -501,7 +505,7 @@ def test_a_topic_made_again_under_a_stream_is_data_loss_and_not_other_data(
         with pytest.raises(RecordsLost, match=r"topic b@7 .*deleted and made again"):
             call(start, end)
     planned = lenient.partitions(start, end)
-    gathered = [part.piece for part in planned if isinstance(part, GatheredSlice)]
+    gathered = [piece for part in planned for piece in part.pieces if isinstance(piece, Gathered)]
     assert "b@7" not in {wanted.piece.topic for each in gathered for wanted in each.wanted}
     assert sorted(taken(lenient, planned)) == [row for row in everything() if row[0] != "b@7"]
     after = lenient.latestOffset(end, ReadAllAvailable())

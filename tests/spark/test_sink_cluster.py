@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -17,23 +17,17 @@ import pyspark
 import pytest
 from support.cluster_driver import ROWS
 from support.killing import kill_session
+from support.patience import Limit
 from support.sinks import leftovers, surroundings, values_in
 
 import cordwood
 from cordwood.broker.partitioner import partition_for_key
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.disk.posix import PosixFiles
+from cordwood.verify import verify_directory
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-SECONDS_MAX = 120
 #: Spark never speculates on the host where the first attempt runs.
 HOSTS = ("127.0.0.1", "127.0.0.2")
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @contextmanager
@@ -67,23 +61,24 @@ def daemon(home: Path, name: str, host: str, *arguments: str) -> Iterator[Path]:
 
 def wait_for(said: Path, words: str) -> None:
     """Wait until a daemon has said *words*."""
-    deadline = time.monotonic() + SECONDS_MAX
+    limit = Limit()
     while words not in said.read_text():
-        assert time.monotonic() < deadline, f"{said.name} does not say {words!r}: {said.read_text()[-2000:]}"
+        assert not limit.passed(), f"{said.name} does not say {words!r}: {said.read_text()[-2000:]}"
         time.sleep(0.05)
 
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """A cluster of two workers with a core each."""
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
     package = "org.apache.spark.deploy"
     with ExitStack() as stack:
-        ports = ("--port", str(port), "--webui-port", "0")
+        ports = ("--port", "0", "--webui-port", "0")
         ending = daemon(tmp_path, "master", HOSTS[0], f"{package}.master.Master", "--host", HOSTS[0], *ports)
         said = stack.enter_context(ending)
         wait_for(said, "I have been elected leader")
+        found = re.search(r"Starting Spark master at (spark://\S+)", said.read_text())
+        assert found is not None
+        address = found[1]
         for number, host in enumerate(HOSTS):
             arguments = [
                 "--host",
@@ -125,7 +120,7 @@ def test_a_cluster_reads_writes_runs_a_job_and_publishes_a_speculative_attempt_o
             start_new_session=True,
         )
     try:
-        output, _ = driver.communicate(timeout=SECONDS_MAX)
+        output, _ = driver.communicate()
     finally:
         while kill_session(driver.pid):
             driver.poll()

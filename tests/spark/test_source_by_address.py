@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.filling import NOW, SMALL, expected, fill, offsets, reading, rows
 
 import cordwood
 from cordwood.errors import ConfigError, CordwoodError, RecordsLost
-from cordwood.spark.access import Piece
-from cordwood.spark.broker_access import BrokerAccess
-from cordwood.spark.options import check_read_options
-from cordwood.spark.path_access import PathAccess
-from cordwood.spark.reader import Reader
-from cordwood.spark.schema import arrow_schema, spark_schema
-from cordwood.spark.stream_reader import StreamReader
+from cordwood.kafka_client import KafkaClient
+from cordwood.spark.access.access import Piece
+from cordwood.spark.access.broker import BrokerAccess
+from cordwood.spark.access.broker_reading import RangeReader
+from cordwood.spark.access.path import PathAccess
+from cordwood.spark.source.schema import arrow_schema, spark_schema
+from cordwood.spark.source.stream_reader import StreamReader
 
 COUNT = 600
 
@@ -55,7 +56,7 @@ def at(spark: SparkSession, broker: cordwood.Broker, **options: str) -> Any:
 
 def read(access: BrokerAccess, piece: Piece, fail: bool = True) -> list[int]:
     schema = arrow_schema(spark_schema(include_headers=False))
-    batches = access.read(piece, schema, fail_on_data_loss=fail)
+    batches = access.read([piece], schema, fail_on_data_loss=fail)
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -78,6 +79,18 @@ def test_columns_and_ranges_by_address(spark: SparkSession, broker: cordwood.Bro
         assert offsets(frame, partition) == offsets(by_path, partition) != []
 
 
+def test_a_task_whose_topic_is_deleted_says_what_is_lost(
+    access: BrokerAccess, broker: cordwood.Broker
+) -> None:
+    admin, piece = AdminClient({"bootstrap.servers": broker.bootstrap}), Piece("brief", 0, 3, 9)
+    admin.create_topics([NewTopic("brief", 1)])["brief"].result()
+    admin.delete_topics(["brief"])["brief"].result()
+    lost = "offsets 3 up to 9 of partition 0 of topic brief are lost: the topic was deleted"
+    with pytest.raises(RecordsLost, match=lost):
+        read(access, piece)
+    assert read(access, piece, fail=False) == []
+
+
 def test_both_ways_know_the_same_topic(access: BrokerAccess, data: Path) -> None:
     """So a checkpoint made one way goes on the other."""
     by_path = PathAccess(str(data), verify=True).standing("orders", None)
@@ -88,7 +101,7 @@ def test_both_ways_know_the_same_topic(access: BrokerAccess, data: Path) -> None
     assert by_address.epoch == -1
     assert [ends[:2] for ends in by_address.partitions.values()] == [(0, COUNT), (0, 100)]
     assert access.standing("nothing", None) is None
-    assert access.topics() == {"orders": 2}
+    assert access.topics() == access.topics(["nothing", "orders", "no such name"]) == {"orders": 2}
 
 
 def test_what_cannot_be_read_by_address(spark: SparkSession, broker: cordwood.Broker) -> None:
@@ -110,16 +123,14 @@ def test_an_address_where_nobody_answers() -> None:
 
 def test_a_range_ends_by_position_where_offsets_have_no_records() -> None:
     """What compaction removed, or a transaction's marks, would otherwise be waited for."""
-    access = BrokerAccess({"bootstrap.servers": "127.0.0.1:9"}, verify=True, seconds=0.5)
-    with contextlib.closing(access):
-        seen = Sparse(access)
-        assert seen.read([1, 2, 3], eof=9, end=9) == [1, 2, 3]
-        assert seen.read([1, 2, 12], eof=None, end=9) == [1, 2]
-        with pytest.raises(RecordsLost, match=r"offsets 5 up to 9 .* ends at 5 now"):
-            seen.read([1, 2], eof=5, end=9)
-        assert seen.read([1, 2], eof=5, end=9, fail=False) == [1, 2]
-        with pytest.raises(CordwoodError, match="sends nothing of partition 0 of topic t after 3"):
-            seen.read([1, 2], eof=None, end=9)
+    seen = Sparse()
+    assert seen.read([1, 2, 3], eof=9, end=9) == [1, 2, 3]
+    assert seen.read([1, 2, 12], eof=None, end=9) == [1, 2]
+    with pytest.raises(RecordsLost, match=r"offsets 5 up to 9 .* ends at 5 now"):
+        seen.read([1, 2], eof=5, end=9)
+    assert seen.read([1, 2], eof=5, end=9, fail=False) == [1, 2]
+    with pytest.raises(CordwoodError, match="sends nothing of partition 0 of topic t after 3"):
+        seen.read([1, 2], eof=None, end=9)
 
 
 class Message:
@@ -143,27 +154,19 @@ class Message:
 
 
 class Sparse:
-    """A consumer that gives what it is told, in the place of the real one."""
-
-    def __init__(self, access: BrokerAccess) -> None:
-        self._access = access
-        self._real = access._consumer
+    """A consumer that gives what it is told."""
 
     def read(self, given: list[int], *, eof: int | None, end: int, fail: bool = True) -> list[int]:
-        from confluent_kafka import KafkaError
-
-        messages = [Message(offset) for offset in given]
+        self._messages = [Message(offset) for offset in given]
         if eof is not None:
-            messages.append(Message(eof, KafkaError(KafkaError._PARTITION_EOF)))
-        self._messages = messages
-        self._access._consumer = self
-        try:
-            return read(self._access, Piece("t", 0, 0, end), fail)
-        finally:
-            self._access._consumer = self._real
-
-    def get_watermark_offsets(self, place: Any, timeout: float) -> tuple[int, int]:
-        return 0, 100
+            self._messages.append(Message(eof, KafkaError(KafkaError._PARTITION_EOF)))
+        client = KafkaClient({"bootstrap.servers": "127.0.0.1:9"}, seconds=0.5)
+        schema = arrow_schema(spark_schema(include_headers=False))
+        reader = RangeReader(
+            client, self, schema, lambda pieces: [piece.start for piece in pieces], fail_on_data_loss=fail
+        )
+        batches = reader.read([Piece("t", 0, 0, end)])
+        return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
     def assign(self, places: Any) -> None:
         self._sent = iter([self._messages])
@@ -171,8 +174,8 @@ class Sparse:
     def consume(self, count: int, seconds: float) -> list[Message]:
         return next(self._sent, [])
 
-    def close(self) -> None:
-        self._real.close()
+    def unassign(self) -> None:
+        pass
 
 
 def test_what_went_away_after_planning(tmp_path: Path) -> None:
@@ -184,7 +187,7 @@ def test_what_went_away_after_planning(tmp_path: Path) -> None:
     with cordwood.Broker(tmp_path / "data") as broker:
         access = BrokerAccess({"bootstrap.servers": broker.bootstrap}, verify=True)
         with contextlib.closing(access):
-            piece = Piece("orders", 0, 10, 60, access.topic_id("orders"))
+            piece = Piece("orders", 0, 10, 60, access.topic_ids(["orders"])["orders"])
             with pytest.raises(RecordsLost, match="offsets 10 up to 40 of partition 0 of topic orders"):
                 read(access, piece)
             assert read(access, piece, fail=False) == list(range(40, 60))
@@ -196,6 +199,12 @@ def test_what_went_away_after_planning(tmp_path: Path) -> None:
             with pytest.raises(RecordsLost, match="made again"):
                 read(access, other)
             assert read(access, other, fail=False) == []
+            missing = piece._replace(topic="refunds")
+            with pytest.raises(
+                RecordsLost, match=r"offsets 10 up to 60 .* refunds are lost: the topic was del"
+            ):
+                read(access, missing)
+            assert read(access, missing, fail=False) == []
 
 
 def streaming(**options: str) -> StreamReader:
@@ -253,7 +262,7 @@ def test_a_stale_address_in_the_lock_does_not_stop_a_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that was killed leaves it. It is tried once and then let be."""
-    monkeypatch.setattr("cordwood.spark.path_access.COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr("cordwood.spark.access.path.COMMIT_SECONDS", 0.5)
     with cordwood.open(tmp_path / "data") as log:
         fill(log.topic("orders"), 0, 5)
         log._writable().describe("pid 1 on gone, listening on 127.0.0.1:9")
@@ -264,8 +273,3 @@ def test_a_stale_address_in_the_lock_does_not_stop_a_query(
         reader.commit(position)
         reader.stop()
     assert len([record for record in caplog.records if "were not committed" in record.message]) == 1
-
-
-def test_a_plan_by_address_is_one_slice_a_partition(broker: cordwood.Broker) -> None:
-    options = check_read_options({"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "orders"})
-    assert len(Reader(options, spark_schema(include_headers=False)).partitions()) == 2

@@ -17,15 +17,15 @@ from support.filling import SMALL, fill, offsets, reading, rows_of
 from support.logs import frames_of
 
 import cordwood
-from cordwood.clock import SystemClock
 from cordwood.errors import ConfigError, CorruptRange, MetadataDamaged, RecordsLost
-from cordwood.spark import path_access
-from cordwood.spark.access import Piece
+from cordwood.host.clock import SystemClock
+from cordwood.spark.access import path as path_access
+from cordwood.spark.access.access import Piece
+from cordwood.spark.access.path import PathAccess
 from cordwood.spark.options import check_read_options
-from cordwood.spark.path_access import PathAccess
-from cordwood.spark.reader import Build, Reader, Slice
-from cordwood.spark.schema import arrow_schema, spark_schema
-from cordwood.storage.compared import WithoutLeaf
+from cordwood.spark.source.reader import Build, PlannedReader, Slice
+from cordwood.spark.source.schema import arrow_schema, spark_schema
+from cordwood.storage.chain.verified_read import WithoutLeaf
 
 CHAINED = {**SMALL, "cordwood.chain": "true"}
 OFFSET = StructType([spark_schema(include_headers=False)["offset"]])
@@ -34,7 +34,7 @@ Own = tuple[Path, cordwood.Log, cordwood.Topic]
 
 def follow(log: cordwood.Log, partition: int = 0) -> None:
     directory = log._writable()
-    directory.chains.commit(directory.own_partition("orders", partition))
+    directory.chains.commit(directory.partitions.own("orders", partition))
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def piece(path: Path, start: int, end: int) -> Piece:
 def task(path: Path, start: int, end: int, **options: str) -> list[int]:
     """Read a slice as a task does."""
     given = {"path": str(path), "subscribe": "orders", "verify": "chain", **options}
-    made = Reader(check_read_options(given, streaming=False), OFFSET)
+    made = PlannedReader(check_read_options(given, streaming=False), OFFSET)
     found: list[int] = []
-    for batch in made.read(Slice(piece(path, start, end), Build.here())):
+    for batch in made.read(Slice((piece(path, start, end),), Build.here())):
         found += batch.column("offset").to_pylist()
     return found
 
@@ -143,7 +143,7 @@ def test_a_topic_without_a_chain_is_refused_by_name(tmp_path: Path) -> None:
     with cordwood.open(path, clock=SystemClock()) as log:
         fill(log.topic("orders", 1, {**SMALL, "cordwood.chain": "false"}), 0, 10)
     given = {"path": str(path), "subscribe": "orders", "verify": "chain"}
-    reader = Reader(check_read_options(given, streaming=False), OFFSET)
+    reader = PlannedReader(check_read_options(given, streaming=False), OFFSET)
     with pytest.raises(
         ConfigError, match="topic orders keeps no chain; have it keep one with cordwood topic"
     ):
@@ -160,7 +160,7 @@ def test_a_chain_that_is_damaged_is_refused_and_names_the_file(own: Own) -> None
             call()
 
 
-# --- beside whoever writes ----------------------------------------------------------------------------------
+# --- beside the writer --------------------------------------------------------------------------------------
 
 
 def test_truncation_and_growth_are_compared_with_the_leaves_that_count_now(own: Own) -> None:
@@ -180,7 +180,7 @@ def beside(own: Own, change: Callable[[Own], object], monkeypatch: pytest.Monkey
     path, _, _ = own
     monkeypatch.setattr(path_access, "WINDOW_BYTES", 1000)
     access = PathAccess(str(path), verify=True, chain=True)
-    batches = access.read(piece(path, 0, 300), arrow_schema(OFFSET), fail_on_data_loss=True)
+    batches = access.read([piece(path, 0, 300)], arrow_schema(OFFSET), fail_on_data_loss=True)
     found: list[int] = next(batches).column("offset").to_pylist()
     change(own)
     for batch in batches:

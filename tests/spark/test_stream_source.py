@@ -11,13 +11,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from support.clocks import ManualClock
-from support.filling import SMALL, fill
+from support.filling import SMALL, fill, ranges
 
 import cordwood
-from cordwood.errors import CordwoodError, RecordsLost
-from cordwood.spark.reader import Slice
-from cordwood.spark.schema import spark_schema
-from cordwood.spark.stream_reader import StreamReader
+from cordwood.errors import CordwoodError, RecordsLost, UnknownTopic
+from cordwood.spark.source.schema import spark_schema
+from cordwood.spark.source.stream_reader import StreamReader
 
 
 @pytest.fixture
@@ -41,10 +40,12 @@ def streaming(data: Path, clock: Any = None, **options: str) -> StreamReader:
     return StreamReader(given, spark_schema(include_headers=False), clock)
 
 
-def positions(*offsets: int, log: cordwood.Log, epoch: int = 0) -> dict[str, Any]:
-    topic_id = log._directory.topics["orders"].id
+def positions(
+    *offsets: int, log: cordwood.Log, epoch: int = 0, topic_id: str | None = None
+) -> dict[str, Any]:
+    topic_id = topic_id or log._directory.topics["orders"].id
     named = {str(number): offset for number, offset in enumerate(offsets)}
-    return {"orders": named, "_": {"orders": [topic_id, epoch]}}
+    return {"orders": named, f"orders={topic_id}/{epoch}": {}}
 
 
 def taken(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
@@ -117,6 +118,29 @@ def test_available_now_reads_everything_once_over_restarts(
     assert last_offset(checkpoint) == positions(100, 107, log=log)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_checkpoint_of_sparks_kafka_connector_goes_on_here_and_back(
+    spark: SparkSession, log: cordwood.Log, data: Path, tmp_path: Path, committed: bool
+) -> None:
+    """Also where the connector planned a batch and was killed before it was done: that one is read again."""
+    checkpoint = tmp_path / "checkpoint"
+    run_available(spark, data, checkpoint, maxOffsetsPerTrigger="100")
+    planned = checkpoint / "offsets" / "1"
+    for path, offset in (planned.with_name("0"), 50), (planned, 100):
+        # The text that the connector writes.
+        *said, _ = path.read_text().splitlines()
+        path.write_text("\n".join([*said, f'{{"orders":{{"1":{offset},"0":{offset}}}}}']))
+    for other in (*checkpoint.rglob(".*.crc"), *([] if committed else [checkpoint / "commits" / "1"])):
+        other.unlink(missing_ok=True)
+    fill(log.topic("orders"), 1, 7, start=100)
+    found = run_available(spark, data, checkpoint)
+    again = [] if committed else [(p, o) for p in (0, 1) for o in range(50, 100)]
+    assert found.rows == sorted(again + [(1, o) for o in range(100, 107)])
+    back = last_offset(checkpoint)
+    named = {(topic, int(number)): offset for topic in back for number, offset in back[topic].items()}
+    assert named == {("orders", 0): 100, ("orders", 1): 107}
+
+
 def test_a_stream_starts_at_latest_and_follows_the_writer(
     spark: SparkSession, log: cordwood.Log, data: Path
 ) -> None:
@@ -158,7 +182,7 @@ def make_again(log: cordwood.Log) -> None:
 
 
 def delete(log: cordwood.Log) -> None:
-    log._writable().delete_topic("orders")
+    log._writable().topics.delete("orders")
 
 
 # --- positions -------------------------------------------------------------------------------------
@@ -259,10 +283,31 @@ def test_a_truncation_is_a_loss_even_after_it_grew_again(log: cordwood.Log, data
 def test_a_topic_that_is_gone(log: cordwood.Log, data: Path) -> None:
     start = positions(10, 10, log=log)
     delete(log)
-    with pytest.raises(CordwoodError, match="orders"):
-        streaming(data).latestOffset(start, ReadAllAvailable())
+    lost = "offsets from 10 on of partition 0 of topic orders are lost: the topic was deleted after"
+    reader = streaming(data)
+    # Before a batch nobody says how far the query was, so nothing could be explained.
+    reader.prepareForTriggerAvailableNow()
+    reader.reportLatestOffset()
+    with pytest.raises(RecordsLost, match=f"{lost} the query had read partition 0 up to 10, 1 up to 10"):
+        reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(RecordsLost, match=lost):
+        streaming(data).partitions(start, positions(20, 20, log=log, topic_id="gone"))
+    with pytest.raises(UnknownTopic, match="there is no topic orders"):
+        streaming(data).initialOffset()
     skipping = streaming(data, failOnDataLoss="false")
-    assert skipping.latestOffset(start, ReadAllAvailable()) == {"_": {}}
+    assert skipping.latestOffset(start, ReadAllAvailable()) == {}
+
+
+def test_one_topic_that_is_gone_does_not_keep_the_others_from_being_read(
+    log: cordwood.Log, data: Path
+) -> None:
+    fill(log.topic("refunds"), 0, 10)
+    reader = streaming(data, subscribe="orders,refunds", startingOffsets="earliest", failOnDataLoss="false")
+    start = reader.initialOffset()
+    delete(log)
+    reader.prepareForTriggerAvailableNow()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert taken(reader, start, end) == [(0, o) for o in range(10)]
 
 
 def test_the_same_batch_again_gives_the_same_slices(log: cordwood.Log, data: Path) -> None:
@@ -271,7 +316,7 @@ def test_the_same_batch_again_gives_the_same_slices(log: cordwood.Log, data: Pat
     first = streaming(data, minPartitions="5").partitions(start, end)
     fill(log.topic("orders"), 0, 50, start=100)
     second = streaming(data, minPartitions="5").partitions(start, end)
-    pieces = [[part.piece for part in parts if isinstance(part, Slice)] for parts in (first, second)]
+    pieces = [ranges(parts) for parts in (first, second)]
     assert pieces[0] == pieces[1]
     assert len(pieces[0]) == 5
 

@@ -12,20 +12,20 @@ from broker.nodes import BreakableFiles
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import cordwood
-from cordwood.clock import Clock
+from cordwood.disk.files import Files
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import LogFailed
-from cordwood.storage.append_meter import REPORT_EVERY
-from cordwood.storage.files import Files
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.host.clock import Clock
+from cordwood.storage.log.append_meter import REPORT_EVERY
 from support.clocks import HookedFiles, ManualClock
+from support.patience import SECONDS_MAX, until
 from support.scraping import Scrape, scrape
-from support.serving import SECONDS_MAX
 
 Sight = tuple[Scrape, Scrape]
 """Two scrapes of one server, before and after."""
 Cause = Callable[[Path], Sight]
 
-LISTENING = {"cordwood.metrics.listen": "127.0.0.1:0", "cordwood.metrics.partitions": "true"}
+LISTENING = {"cordwood.metrics.listen": "127.0.0.1:0"}
 SEGMENT = "topics/orders/0/segments/00000000000000000000"
 
 
@@ -44,7 +44,7 @@ def _send(broker: cordwood.Broker, *values: str, topic: str = "orders") -> None:
     producer = Producer({**settings, "retries": 0})
     for value in values:
         producer.produce(topic, value, partition=0)
-        assert producer.flush(10) == 0
+        assert producer.flush(SECONDS_MAX) == 0
 
 
 def _read(broker: cordwood.Broker, topic: str = "orders") -> None:
@@ -52,17 +52,20 @@ def _read(broker: cordwood.Broker, topic: str = "orders") -> None:
     settings = {"bootstrap.servers": broker.bootstrap, "group.id": "any", "auto.offset.reset": "error"}
     consumer = Consumer({**settings, "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    consumer.poll(10)
+    consumer.poll(SECONDS_MAX)
     consumer.close()
 
 
 def _until(broker: cordwood.Broker, done: Callable[[Scrape], bool]) -> Scrape:
     """Scrape until that is so."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not done(found := scrape(broker.metrics_url)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return found
+    found: list[Scrape] = []
+
+    def scraped() -> bool:
+        found.append(scrape(broker.metrics_url))
+        return done(found[-1])
+
+    until(scraped, "what is scraped")
+    return found[-1]
 
 
 def _fill(path: Path) -> None:
@@ -135,6 +138,7 @@ def unreadable_partition(path: Path) -> Sight:
         before = scrape(broker.metrics_url)
     (path / "topics/orders/0/partition.json").write_bytes(b"{}")
     with _broker(path) as broker:
+        _send(broker, "refused")
         return before, scrape(broker.metrics_url)
 
 
@@ -148,13 +152,14 @@ def index_rebuilds(path: Path) -> Sight:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "any"})
         consumer.assign([TopicPartition("orders", 0, 0)])
         for _ in range(5):
-            assert consumer.poll(10) is not None
+            assert consumer.poll(SECONDS_MAX) is not None
         consumer.close()
         return before, scrape(broker.metrics_url)
 
 
 def _slow(kind: str) -> Sight:
-    clock, files = ManualClock(), HookedFiles(MemoryFiles())
+    # Records are stamped by the client: a server whose clock is far behind would refuse them.
+    clock, files = ManualClock(int(time.time() * 1000)), HookedFiles(MemoryFiles())
     with _broker("/data", files=files, clock=clock) as broker:
         _send(broker, "a")
         before = scrape(broker.metrics_url)
@@ -192,13 +197,13 @@ def disk_nearly_full(path: Path) -> Sight:
         return before, scrape(broker.metrics_url)
 
 
-def consumer_lag(path: Path) -> Sight:
+def consumer_lag(path: Path, config: Mapping[str, str] | None = None) -> Sight:
     """Leave a group behind by more than a hundred thousand records."""
     with cordwood.open(path) as log:
         topic = log.topic("orders")
         for _ in range(3):
             topic.append_many([(None, b"")] * 40_000)
-    with _broker(path) as broker:
+    with _broker(path, config) as broker:
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "slow"})
         for offset in (119_000, 10_000):
             consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)

@@ -7,24 +7,27 @@ from collections.abc import Mapping
 
 from cordwood.formats import batch
 from cordwood.protocol.apis import ApiKey
-from cordwood.protocol.fetch import (
+from cordwood.protocol.messages.fetch import (
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
     FetchTopic,
 )
-from cordwood.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
-    MetadataResponseTopic,
-)
+from cordwood.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from cordwood.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
+)
+from cordwood.protocol.messages.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
 )
 from cordwood.protocol.messages.topics import (
     CreatableTopic,
@@ -33,14 +36,7 @@ from cordwood.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from cordwood.protocol.produce import (
-    ProducePartition,
-    ProducePartitionResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceTopic,
-)
-from cordwood.protocol.wire import Buffer
+from cordwood.protocol.wire import WireBytes
 from cordwood.records import Record
 from support.serving import RawClient
 
@@ -90,7 +86,7 @@ class Asking(RawClient):
     def produce_request(
         self,
         topic: str,
-        records: Mapping[int, Buffer | None],
+        records: Mapping[int, WireBytes | None],
         *,
         acks: int = -1,
         transactional_id: str | None = None,
@@ -106,7 +102,7 @@ class Asking(RawClient):
     def produce(
         self,
         topic: str,
-        data: Buffer | None,
+        data: WireBytes | None,
         partition: int = 0,
         *,
         acks: int = -1,
@@ -134,7 +130,7 @@ class Asking(RawClient):
             for index, offset in offsets.items()
         ]
         named = [FetchTopic(topic, self.id_of(topic), partitions)]
-        return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, named, [], "")
+        return FetchRequest(-1, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, named, [], "")
 
     def fetch(
         self, topic: str, offset: int = 0, partition: int = 0, *, version: int | None = None, **limits: int

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
+from cordwood.disk.files import Files, join
 from cordwood.integrity.checkpoint import Checkpoint
 from cordwood.integrity.note import SigningKey
-from cordwood.storage.files import Files, join
 from support.data_directory import Frame, envelope, put
 
 NOTED_MS = 1_767_323_045_000

@@ -4,7 +4,6 @@ runs on each of them. Every wait has an end; everything that is opened is closed
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -20,12 +19,13 @@ import kafka
 import kafka.codec
 from kafka.net.inet import KafkaNetSocket
 
+from support.patience import SECONDS_MAX, Limit
+
 T = TypeVar("T")
 Headers = tuple[tuple[str, bytes | None], ...]
 
-#: What a client waits for at most. On a machine that is not busy nothing takes a tenth of it.
-SECONDS_MAX = 30.0
-_MS_MAX = int(SECONDS_MAX * 1000)
+#: What a client waits for at most, as far as clients accept it.
+_MS_MAX = min(int(SECONDS_MAX * 1000), 300_000)
 #: A server that restarts is found again this soon.
 _RECONNECT_MS = 50
 #: Records that are sent together end up in one batch.
@@ -234,19 +234,19 @@ class _ConfluentConsumer:
         places = [confluent_kafka.TopicPartition(self._topic, *each) for each in offsets.items()]
         self._consumer.assign(places)
 
-    def _poll(self, deadline: float) -> Any:
+    def _poll(self, limit: Limit) -> Any:
         while True:
-            left = deadline - time.monotonic()
-            assert left > 0, "the consumer was given nothing"
+            left = limit.left()
+            assert left, "the consumer was given nothing"
             message = self._consumer.poll(left)
             if message is not None:
                 return message
 
     def take(self, count: int) -> list[Stored]:
-        deadline = time.monotonic() + SECONDS_MAX
+        limit = Limit()
         found: list[Stored] = []
         while len(found) < count:
-            message = self._poll(deadline)
+            message = self._poll(limit)
             error = message.error()
             if error is None:
                 found.append(_confluent_record(message))
@@ -259,10 +259,10 @@ class _ConfluentConsumer:
 
     def seek_to_end(self) -> dict[int, int]:
         self._assign(dict.fromkeys(self._partitions, confluent_kafka.OFFSET_END))
-        deadline = time.monotonic() + SECONDS_MAX
+        limit = Limit()
         ends: dict[int, int] = {}
         while len(ends) < len(self._partitions):
-            message = self._poll(deadline)
+            message = self._poll(limit)
             assert message.error() is not None
             assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
             ends[message.partition()] = message.offset()
@@ -593,11 +593,11 @@ class _KafkaPythonConsumer:
         self._consumer.seek_to_beginning(*self._places)
 
     def take(self, count: int) -> list[Stored]:
-        deadline = time.monotonic() + SECONDS_MAX
+        limit = Limit()
         found: list[Stored] = []
         while len(found) < count:
-            left = deadline - time.monotonic()
-            assert left > 0, "the consumer was given too little"
+            left = limit.left()
+            assert left, "the consumer was given too little"
             batches = self._consumer.poll(timeout_ms=int(left * 1000), max_records=count - len(found))
             found += [_python_record(record) for records in batches.values() for record in records]
         return _by_partition(found)

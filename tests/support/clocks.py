@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cordwood.storage.files import Files
+from cordwood.disk.files import Files
 from support.disks import FaultPlan, FaultyFiles, Result
 
 

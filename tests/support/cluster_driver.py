@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from cordwood.spark.jobs.verify import VerifyOptions, verify
+from cordwood.spark.jobs.verifying import VerifyOptions, verify
 from support.failing_source import FailingSource
 
 ROWS, TASKS = 400, 4
@@ -31,7 +31,7 @@ def main(master: str, data: str, attempts: str) -> None:
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
         "spark.cores.max": "2",
         "spark.sql.shuffle.partitions": "2",
         "spark.speculation": "true",

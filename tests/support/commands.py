@@ -11,8 +11,6 @@ from click.testing import CliRunner, Result
 
 from cordwood.cli import main
 
-#: What a test waits for at most; nothing here takes nearly as long unless it hangs.
-SECONDS_MAX = 30
 COMMAND = [sys.executable, "-m", "cordwood.cli"]
 
 

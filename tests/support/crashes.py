@@ -23,9 +23,9 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cordwood.storage import memory_files
-from cordwood.storage.files import parent
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.disk import memory as memory_files
+from cordwood.disk.files import parent
+from cordwood.disk.memory import MemoryFiles
 from support.disks import (
     Acknowledged,
     Create,
@@ -365,13 +365,15 @@ class _Tree:
         for path in self.directories:
             above, _, name = path.rpartition("/")
             directories[path] = directories[above].entries[name] = memory_files._Directory()
-        nodes: dict[int, memory_files._Inode] = {}
+        nodes: dict[int, memory_files._MemoryInode] = {}
         for path, inode in self.files:
             node = nodes.get(inode)
             if node is None:
-                node = nodes[inode] = memory_files._Inode()
+                node = nodes[inode] = memory_files._MemoryInode()
                 node.data += contents[inode].data
                 node.size = contents[inode].size
+            else:
+                node.names += 1
             above, _, name = path.rpartition("/")
             directories[above].entries[name] = node
         return files

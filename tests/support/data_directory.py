@@ -11,10 +11,10 @@ from typing import Any
 
 import google_crc32c
 
+from cordwood.disk.files import Files, join, parent, read_file
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
 from cordwood.formats.compression import Compression
-from cordwood.storage.files import Files, join, parent, read_file
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 
 import pytest
 
-from cordwood.storage.files import (
+from cordwood.disk.files import (
     Buffer,
     File,
     Files,
@@ -28,7 +28,7 @@ from cordwood.storage.files import (
     parent,
     read_file,
 )
-from cordwood.storage.memory_files import MemoryFiles
+from cordwood.disk.memory import MemoryFiles
 
 Result = TypeVar("Result")
 
@@ -250,6 +250,9 @@ class RecordingFiles:
     def list(self, path: str) -> Names:
         return self.inner.list(path)
 
+    def irregular(self, path: str) -> Names:
+        return self.inner.irregular(path)
+
     def make_directories(self, path: str) -> Names:
         with self.guard:
             missing = []
@@ -399,7 +402,7 @@ CHANGES = frozenset(
     {"create", "write", "truncate", "preallocate", "sync", "rename", "link", "unlink"}
     | {"make_directories", "remove_directory", "sync_directory"}
 )
-READS = frozenset({"open", "read", "size", "map", "stat", "list", "free_bytes"})
+READS = frozenset({"open", "read", "size", "map", "stat", "list", "irregular", "free_bytes"})
 KINDS = CHANGES | READS | {"lock"}
 """Everything that can fail, by its name in ``FaultyFiles.calls``; ``open`` is one that creates nothing."""
 
@@ -485,6 +488,9 @@ class FaultyFiles:
     def list(self, path: str) -> Names:
         return self.call("list", path, lambda: self.inner.list(path))
 
+    def irregular(self, path: str) -> Names:
+        return self.call("irregular", path, lambda: self.inner.irregular(path))
+
     def make_directories(self, path: str) -> Names:
         return self.call("make_directories", path, lambda: self.inner.make_directories(path))
 
@@ -558,3 +564,130 @@ class FaultyFile:
 
     def close(self) -> None:
         self._inner.close()
+
+
+# --- A disk that has few handles ---------------------------------------------------------------------
+
+
+OPENINGS = frozenset({"open", "create", "sync_directory", "list"})
+"""The calls that need a handle, by their names in ``FaultyFiles.calls``."""
+
+
+class LimitedFiles:
+    """Passes everything on to *inner* as long as fewer than ``limit`` files are open, else EMFILE.
+
+    ``opened`` counts files from their opening until they are closed or nobody knows them any more.
+    `take_all_at` lets somebody else take all handles that are left, at a call that needs one.
+    """
+
+    def __init__(self, inner: Files, limit: int = 1 << 30) -> None:
+        self.inner = inner
+        self.limit = limit
+        self.opened = 0
+        self.most = 0
+        #: How many calls needed a handle.
+        self.needed = 0
+        #: How many of them got none.
+        self.refused = 0
+        self._take_all_at: int | None = None
+        self._guard = threading.RLock()
+
+    def take_all_at(self, call: int | None) -> None:
+        """Leave none from the *call*-th call on that needs one, counted from now; None to give all back."""
+        with self._guard:
+            self._take_all_at = None if call is None else self.needed + call
+            if call is None:
+                self.limit = 1 << 30
+
+    def _need(self, path: str) -> None:
+        with self._guard:
+            self.needed += 1
+            if self.needed == self._take_all_at:
+                self.limit = self.opened
+            if self.opened >= self.limit:
+                self.refused += 1
+                raise os_error(errno.EMFILE, path)
+            self.most = max(self.most, self.opened + 1)
+
+    def open(self, path: str, mode: Mode) -> File:
+        with self._guard:
+            self._need(path)
+            file = LimitedFile(self, self.inner.open(path, mode))
+            self.opened += 1
+            return file
+
+    def release(self) -> None:
+        """Take note that a file was closed."""
+        with self._guard:
+            self.opened -= 1
+
+    def list(self, path: str) -> Names:
+        self._need(path)
+        return self.inner.list(path)
+
+    def irregular(self, path: str) -> Names:
+        self._need(path)
+        return self.inner.irregular(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._need(path)
+        self.inner.sync_directory(path)
+
+    def exists(self, path: str) -> bool:
+        return self.inner.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return self.inner.is_directory(path)
+
+    def make_directories(self, path: str) -> Names:
+        return self.inner.make_directories(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.inner.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self.inner.link(source, target)
+
+    def unlink(self, path: str) -> None:
+        self.inner.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        self.inner.remove_directory(path)
+
+    def lock(self, path: str, holder: str) -> Lock:
+        return self.inner.lock(path, holder)
+
+    def free_bytes(self, path: str) -> int:
+        return self.inner.free_bytes(path)
+
+
+class LimitedFile:
+    """A file of `LimitedFiles`."""
+
+    def __init__(self, files: LimitedFiles, inner: File) -> None:
+        self._release: Callable[[], None] | None = files.release
+        self._inner = inner
+        self.write_at = inner.write_at
+        self.read_at = inner.read_at
+        self.read_into = inner.read_into
+        self.size = inner.size
+        self.truncate = inner.truncate
+        self.preallocate = inner.preallocate
+        self.sync = inner.sync
+        self.drop_cache = inner.drop_cache
+        self.map = inner.map
+
+    @property
+    def path(self) -> str:
+        return self._inner.path
+
+    def close(self) -> None:
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+        self._inner.close()
+
+    def __del__(self) -> None:
+        # As the descriptor of a file of the operating system does.
+        if self._release is not None:
+            self._release()

@@ -20,15 +20,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from cordwood.spark import carriers
-from cordwood.spark.source import CordwoodSource
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.disk.posix import PosixFiles
+from cordwood.spark.sink import carriers
+from cordwood.spark.source.source import CordwoodSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: How long a slow task waits for its other attempt at most.
-SLOW_SECONDS_MAX = 60.0
+SLOW_SECONDS_MAX = 600.0
 
 
 class BlindFiles(PosixFiles):
@@ -65,7 +65,7 @@ class FailingWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.attemptNumber()
-        blind = patch.object(carriers, "PosixFiles", BlindFiles)
+        blind = patch.object(carriers, "files_of", lambda path, config: BlindFiles())
         with blind if self._mishap == "blind" else contextlib.nullcontext():
             message = self._inner.write(iterator)
         Path(self._attempts, f"{task}-{attempt}").touch()

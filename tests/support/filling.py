@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import cordwood
+from cordwood.spark.access.access import Piece
+from cordwood.spark.source.reader import Slice
 
 NOW = 1_700_000_000_000
 #: Some hundred records a segment, several index entries each.
@@ -41,7 +44,7 @@ def expected(topic: str, partition: int, start: int, end: int) -> list[tuple[Any
     found = []
     for offset, (key, value, headers, time) in enumerate(rows_of(partition, start, end - start), start):
         moment = datetime.fromtimestamp(time / 1000, UTC).replace(tzinfo=None)
-        found.append((key, value, topic, partition, offset, moment, 0, headers))
+        found.append((key, value, topic, partition, offset, moment, 0, headers or None))
     return found
 
 
@@ -56,7 +59,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
             r.offset,
             r.timestamp,
             r.timestampType,
-            list(map(tuple, r.headers)),
+            None if r.headers is None else list(map(tuple, r.headers)),
         )
         for r in sorted(frame.collect(), key=lambda r: (r.topic, r.partition, r.offset))
     ]
@@ -74,3 +77,10 @@ def offsets(frame: DataFrame, partition: int = 0) -> list[int]:
     return sorted(
         row.offset for row in frame.select("partition", "offset").collect() if row.partition == partition
     )
+
+
+def ranges(planned: Sequence[Slice]) -> list[Piece]:
+    """Return the ranges of all slices, none of which is of the shared log."""
+    found = [piece for part in planned for piece in part.pieces]
+    assert all(isinstance(piece, Piece) for piece in found)
+    return [piece for piece in found if isinstance(piece, Piece)]

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import cordwood
-from cordwood.config import RecordFormat
+from cordwood.config.loading import RecordFormat
+from cordwood.disk.direct import DirectFiles
+from cordwood.disk.files import Files, join, read_file
+from cordwood.disk.memory import MemoryFiles
+from cordwood.disk.posix import PosixFiles
 from cordwood.formats.format import Format
 from cordwood.formats.registry import FORMATS
 from cordwood.records import Header, Record
-from cordwood.storage.direct_files import DirectFiles
-from cordwood.storage.files import Files, join, read_file
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.posix_files import PosixFiles
 from support.disks import image
 from support.logs import DATA, Image, TickingClock, disk_of
 
@@ -126,10 +126,10 @@ class Case:
     def appended_alike(self, topic: cordwood.Topic) -> Record:
         """Append one more record, read it back and return it."""
         end = topic.log_end_offset(0)
-        placed = topic.append(b"one more", partition=0, timestamp=BEGAN_MS + 10_000_000)
+        placed = topic.append(b"one more", partition=0, timestamp=BEGAN_MS + 3_000_000)
         assert placed.offset == end
         (found,) = topic.read(0, end)
-        assert found == Record(end, BEGAN_MS + 10_000_000, None, b"one more")
+        assert found == Record(end, BEGAN_MS + 3_000_000, None, b"one more")
         return found
 
 

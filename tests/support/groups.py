@@ -12,26 +12,25 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from cordwood.broker.group import (
+from cordwood.broker.groups.actions import (
     Action,
-    Group,
+    GroupReply,
+    GroupState,
     Joined,
     JoinRequest,
     Protocol,
     Refusal,
-    Reply,
-    State,
-    Store,
+    StoreState,
     Synced,
     Token,
 )
+from cordwood.broker.groups.group import Group
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.group_offsets import (
@@ -53,7 +52,8 @@ from cordwood.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from support.serving import SECONDS_MAX, RawClient
+from support.patience import SECONDS_MAX, until
+from support.serving import RawClient
 
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
@@ -103,7 +103,7 @@ class Stage:
         self.group = Group("group", lambda name: f"{name}-{next(numbers)}", size_max, initial_delay_ms)
         self.now = 0
         self.actions: list[Action] = []
-        self.unstored: list[Store] = []
+        self.unstored: list[StoreState] = []
         self._told: dict[Token, Joined | Synced] = {}
         self._tokens = itertools.count(1)
 
@@ -111,7 +111,7 @@ class Stage:
         """Take note of what the group wants done; who is answered twice was answered once too often."""
         for action in actions:
             self.actions.append(action)
-            if isinstance(action, Store):
+            if isinstance(action, StoreState):
                 self.unstored.append(action)
             else:
                 assert action.token not in self._told, f"{action.token} is answered again: {action.result}"
@@ -187,9 +187,9 @@ class Stage:
         for name in names:
             self.join(joining(client=name, instance=name if name in static else None, **each))
             for member in list(self.group.members.values()):
-                if member.join is None and self.group.state is State.PREPARING:
+                if member.join is None and self.group.state is GroupState.PREPARING:
                     self.join(joining(member.id, member.instance_id, **each))
-        assert self.group.state is State.COMPLETING
+        assert self.group.state is GroupState.COMPLETING
         self.settle({member.id: member.client_id.encode() for member in self.group.members.values()})
         return self.members()
 
@@ -200,7 +200,7 @@ class Stage:
             self.sync(member_id, given, instance=member.instance_id)
         while self.unstored:
             self.store()
-        assert self.group.state is State.STABLE
+        assert self.group.state is GroupState.STABLE
 
 
 # --- what consumers say to each other -----------------------------------------------------------------
@@ -362,10 +362,12 @@ class RawMember:
 
 def wait_until_loaded(address: tuple[str, int] | str) -> None:
     """Return when a server that just started serves groups, as clients wait for it: by asking again."""
-    deadline = time.monotonic() + SECONDS_MAX
     with RawClient(address) as client:
-        while client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest()).error_code:
-            assert time.monotonic() < deadline, "groups are not loaded"
+        until(
+            lambda: not client.ask(ApiKey.LIST_GROUPS, ListGroupsRequest()).error_code,
+            "groups are loaded",
+            pause=0,
+        )
 
 
 def commit(
@@ -451,9 +453,9 @@ def fetch_offsets(
     }
 
 
-def replies(actions: Iterable[Action]) -> list[Reply]:
+def replies(actions: Iterable[Action]) -> list[GroupReply]:
     """Return the answers among *actions*."""
-    return [action for action in actions if isinstance(action, Reply)]
+    return [action for action in actions if isinstance(action, GroupReply)]
 
 
 # --- real consumers, each a process of its own --------------------------------------------------------

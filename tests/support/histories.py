@@ -24,11 +24,12 @@ import confluent_kafka
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
 from cordwood.protocol.apis import ApiKey, decode_response, encode_request
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.messages.producers import InitProducerIdRequest
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
-from support.serving import SECONDS_MAX, RawClient
+from support.patience import SECONDS_MAX
+from support.serving import RawClient
 
 #: How soon a client whose server is gone tries again.
 RETRY_SECONDS = 0.01
@@ -430,7 +431,7 @@ class Reader(Client):
 def fetch(client: RawClient, topic: str, offsets: Mapping[int, int]) -> FetchResponse | None:
     """Return what a fetch from *offsets* gives, waiting a moment for records; None if the server hung up."""
     wanted = [FetchPartition(index, fetch_offset=at, max_bytes=1 << 20) for index, at in offsets.items()]
-    request = FetchRequest(100, 1, 8 << 20, 0, 0, -1, [FetchTopic(topic, NULL_ID, wanted)], [], "")
+    request = FetchRequest(-1, 100, 1, 8 << 20, 0, 0, -1, [FetchTopic(topic, NULL_ID, wanted)], [], "")
     client.send(ApiKey.FETCH, 11, request)
     frame = client.receive_frame()
     if not frame:

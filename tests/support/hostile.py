@@ -26,16 +26,17 @@ from cordwood.formats.batch import BatchOptions
 from cordwood.formats.compression import Compression, compress
 from cordwood.kernels import HEADER_SIZE
 from cordwood.protocol.apis import APIS, ApiKey, decode_response, encode_request
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
 from cordwood.protocol.wire import NULL_ID
+from support.patience import Limit
 from support.serving import RawClient
 
 #: The topic that attackers send to, and those that they create and delete: few, so that few are made.
@@ -50,11 +51,14 @@ BOMB_BYTES = 256 << 20
 
 _TEMPLATES_EACH = 4
 _CONNECTIONS = 24
-#: A frame that nothing happens to for this long is waited for no more.
-_PATIENCE_SECONDS = 5.0
+#: The least time between two requests of the connection that shows whether the server has its turn.
+_PULSE_SECONDS = 0.01
+#: The server answers this many of them after the last sign of a frame that may wait, or is not whole, before
+#: it is waited for no more.
+_PULSES_WAITING = 200
+_PULSES_DESYNCHRONISED = 2
 #: After so many that should have been answered there is nothing more to learn.
 _HUNG_MAX = 10
-_PATIENCE_DESYNCHRONISED = 0.02
 _HEADER = struct.Struct(">hhi")
 
 #: What a length or count that lies looks like: as 16 and 32 bits, negative, and as a varint.
@@ -144,7 +148,7 @@ def _fetch(rng: random.Random, version: int, topic_id: bytes) -> FetchRequest:
     name, by_id = (TARGET, NULL_ID) if version < 13 else ("", topic_id)
     wanted = [FetchPartition(i, fetch_offset=rng.choice((0, 5)), max_bytes=1 << 12) for i in range(2)]
     topics = [FetchTopic(name, by_id, wanted)]
-    return FetchRequest(rng.choice((0, 1)), 1, 1 << 14, rng.choice((0, 1)), 0, -1, topics, [], "")
+    return FetchRequest(-1, rng.choice((0, 1)), 1, 1 << 14, rng.choice((0, 1)), 0, -1, topics, [], "")
 
 
 def _metadata(rng: random.Random, version: int, topic_id: bytes) -> MetadataRequest:
@@ -336,6 +340,11 @@ class _Sent(NamedTuple):
     api: tuple[int, int] | None
 
 
+def _fence(number: int) -> bytes:
+    """Return a request that is answered at once."""
+    return _prefixed(_HEADER.pack(ApiKey.API_VERSIONS, 0, number) + b"\xff\xff")
+
+
 class _Connection:
     """One connection of an attack, and the frame on it."""
 
@@ -345,15 +354,50 @@ class _Connection:
         self.out = bytearray()
         self.received = bytearray()
         self.sent: _Sent | None = None
+        self.desynchronised = False
         self.fence = 0
-        self.last = time.monotonic()
+        #: How many answers the pulse had when something happened here last, and a limit from then on.
+        self.pulse = 0
+        self.limit = Limit()
+
+    def note(self, pulse: _Pulse) -> None:
+        """Note that something happened."""
+        self.pulse, self.limit = pulse.count, Limit()
+
+
+class _Pulse:
+    """A connection that asks what is answered at once, over and over, and counts the answers."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address)
+        self.count = 0
+        self._received = bytearray()
+        self._asked = 0.0
+        self._waits = False
+
+    def ask(self) -> None:
+        """Ask again, unless an answer is to come or it is too soon."""
+        now = time.monotonic()
+        if not self._waits and now - self._asked > _PULSE_SECONDS:
+            self._asked, self._waits = now, True
+            self.socket.sendall(_fence(self.count))
+
+    def receive(self) -> None:
+        """Take what came."""
+        data = self.socket.recv(1 << 16)
+        assert data, "the server hung up on a client that does nothing wrong"
+        self._received += data
+        if _take_frame(self._received) is not None:
+            self.count += 1
+            self._waits = False
 
 
 class _Attack:
     """Sends frames over a number of connections at once, one after the other on each.
 
     Behind each frame goes a request that is always answered. Its answer says that the frame was dealt with,
-    even where there is none to it (acks=0).
+    even where there is none to it (acks=0). One more connection asks what is answered at once, over and over:
+    its answers, the pulse, count how often the server had its turn, however slow the machine is.
     """
 
     def __init__(self, address: tuple[str, int], frames: Iterator[Frame], count: int) -> None:
@@ -363,23 +407,27 @@ class _Attack:
         self._hung = 0
         self._poll = select.poll()
         self._open: dict[int, _Connection] = {}
+        self._pulse = _Pulse(address)
         self.outcomes: Outcomes = Counter()
 
     def run(self) -> Outcomes:
-        for _ in range(_CONNECTIONS):
-            self._connect()
-        checked = time.monotonic()
-        while self._open:
-            for descriptor, event in self._poll.poll(10):
-                connection = self._open[descriptor]
-                if event & ~select.POLLOUT:
-                    self._receive(connection)
-                if self._open.get(descriptor) is connection and connection.out:
-                    self._send(connection)
-            if time.monotonic() - checked > 0.01:
-                checked = time.monotonic()
+        self._poll.register(self._pulse.socket, select.POLLIN)
+        with self._pulse.socket:
+            for _ in range(_CONNECTIONS):
+                self._connect()
+            while self._open:
+                self._pulse.ask()
+                for descriptor, event in self._poll.poll(10):
+                    if descriptor == self._pulse.socket.fileno():
+                        self._pulse.receive()
+                        continue
+                    connection = self._open[descriptor]
+                    if event & ~select.POLLOUT:
+                        self._receive(connection)
+                    if self._open.get(descriptor) is connection and connection.out:
+                        self._send(connection)
                 for connection in list(self._open.values()):
-                    self._check_time(connection, checked)
+                    self._check(connection)
         return self.outcomes
 
     def _connect(self) -> None:
@@ -397,11 +445,11 @@ class _Attack:
         self._numbers += 2
         connection.sent = sent = _numbered(frame, self._numbers)
         connection.fence = self._numbers + 1
-        connection.last = time.monotonic()
+        connection.desynchronised = frame.desynchronised
+        connection.note(self._pulse)
         connection.out += sent.data
         if not frame.desynchronised:
-            fence = _HEADER.pack(ApiKey.API_VERSIONS, 0, connection.fence) + b"\xff\xff"
-            connection.out += _prefixed(fence)
+            connection.out += _fence(connection.fence)
         self._send(connection)
 
     def _send(self, connection: _Connection) -> None:
@@ -423,7 +471,7 @@ class _Attack:
             return
         except ConnectionError:
             data = b""
-        connection.last = time.monotonic()
+        connection.note(self._pulse)
         connection.received += data
         while (answer := _take_frame(connection.received)) is not None:
             self._answered(connection, answer)
@@ -439,18 +487,22 @@ class _Attack:
             valid = _is_valid(connection.sent, answer)
             self._count(connection, "answered" if valid else "answered with nonsense")
 
-    def _check_time(self, connection: _Connection, now: float) -> None:
+    def _check(self, connection: _Connection) -> None:
+        """Give up a frame that may wait after enough pulses, and any other one after the limit."""
         sent = connection.sent
-        desynchronised = sent is not None and sent.frame.desynchronised
-        if now - connection.last < (_PATIENCE_DESYNCHRONISED if desynchronised else _PATIENCE_SECONDS):
-            return
-        if sent is None:
-            self._ended(connection, "the next request hung")
-        elif desynchronised or (sent.api is not None and sent.api[0] in MAY_WAIT):
-            self._ended(connection, "waited for")
-        else:
+        pulses = self._pulse.count - connection.pulse
+        if connection.desynchronised:
+            # No request goes behind it, so that its answer is not the sign to go on.
+            if pulses >= _PULSES_DESYNCHRONISED:
+                self._ended(connection, "waited for")
+        elif sent is not None and sent.api is not None and sent.api[0] in MAY_WAIT:
+            if pulses >= _PULSES_WAITING:
+                self._ended(connection, "waited for")
+        elif connection.limit.passed():
             self._hung += 1
-            self._ended(connection, f"hung: {sent.data[:80].hex()}")
+            if sent is None:
+                self.outcomes["the request behind a frame", "hung"] += 1
+            self._ended(connection, "hung" if sent is None else f"hung: {sent.data[:80].hex()}")
 
     def _ended(self, connection: _Connection, outcome: str) -> None:
         """Count the frame and go on with the next on another connection."""

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cordwood.spark import carriers
-from cordwood.spark.source import CordwoodSource
+from cordwood.spark.sink import carriers
+from cordwood.spark.source.source import CordwoodSource
 from support.killing import ALL_STAGED, PUBLISHED, STAGED, KillingFiles, Kills
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def killing_disk(kills: Kills) -> Iterator[None]:
     """Let the sink of this process work on a disk that kills."""
-    with patch.object(carriers, "PosixFiles", lambda: KillingFiles(kills)):
+    with patch.object(carriers, "files_of", lambda path, config: KillingFiles(kills)):
         yield
 
 

@@ -15,8 +15,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cordwood.storage.files import File, Mode
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.disk.files import File, Mode
+from cordwood.disk.posix import PosixFiles
 
 #: The topic that is written.
 OUTPUT = "out"
@@ -85,6 +85,7 @@ class KillingFiles(PosixFiles):
     """The file system of the operating system, for a process that dies at its planted points."""
 
     def __init__(self, kills: Kills) -> None:
+        super().__init__()
         self._kills = kills
         self._batch: int | None = None
         self._commands = self._frames = 0

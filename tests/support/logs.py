@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 import cordwood
+from cordwood.disk.files import Files, join, parent
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, CorruptRange
 from cordwood.records import Record
-from cordwood.storage.files import Files, join, parent
-from cordwood.storage.memory_files import MemoryFiles
 
 DATA = "/data"
 #: Five frames of one small record a segment, and an index entry for every other one.

@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from support.commands import environment
+from support.patience import SECONDS_MAX
 
 #: Ports that pages name; each is another one while a page is run.
 PORTS = ("9092", "9100")
-#: A Spark job on a busy machine.
-SECONDS_MAX = 240
 
 
 def examples(page: str) -> Iterator[tuple[str, str]]:
@@ -81,7 +80,6 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=SECONDS_MAX,
         )
         return self._outward(done.stdout)
 

@@ -10,18 +10,19 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from cordwood.config import load_broker_config
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.files import Files, read_file
+from cordwood.disk.memory import MemoryFiles
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
 from cordwood.formats.format import ReceivedFrame
 from cordwood.formats.native import BatchFormat
-from cordwood.storage import producer_keeper
-from cordwood.storage.data_directory import DataDirectory, Opening
-from cordwood.storage.files import Files, read_file
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.producers import Snapshot
-from cordwood.storage.virtual_log import AnyLog
+from cordwood.formats.receiving import BatchTerms
+from cordwood.storage.directory.data_directory import DataDirectory, Opening
+from cordwood.storage.log import WritablePartition
+from cordwood.storage.log import producer_saving as producer_keeper
+from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.log.producers import ProducersSnapshot
 from cordwood.telemetry import Telemetry
 from support.clocks import ManualClock
 from support.disks import image
@@ -62,16 +63,16 @@ def encode(sent: Sent, timestamp: int = 1_000) -> bytearray:
 
 def receive(sent: Sent) -> ReceivedFrame:
     """Return the batch as the log takes it, in a buffer of its own: every try of a client is a new one."""
-    return BatchFormat().receive(memoryview(encode(sent)), size_max=1 << 20)
+    return BatchFormat().receive(memoryview(encode(sent)), BatchTerms(1 << 20))
 
 
-def send(log: AnyLog, sent: Sent) -> tuple[int, int]:
+def send(log: WritablePartition, sent: Sent) -> tuple[int, int]:
     """Append the batch, not durable yet; return the offsets [base, next) that the client is told."""
     appended = log.append_received(receive(sent))
     return appended.base_offset, appended.next_offset
 
 
-def stored_batches(log: AnyLog) -> list[tuple[Sent, int]]:
+def stored_batches(log: WritablePartition) -> list[tuple[Sent, int]]:
     """Return every batch of a producer that can be read, in order, each with its base offset."""
     found = []
     offset = log.log_start_offset
@@ -111,8 +112,8 @@ class Bench:
                 mapped=False,
             )
         )
-        self.data.create_topic("orders", "id-1", 1, self.settings)
-        return self.data.own_partition("orders", 0)
+        self.data.topics.create("orders", "id-1", 1, self.settings)
+        return self.data.partitions.own("orders", 0)
 
     def close(self) -> None:
         self.data.close()
@@ -123,14 +124,14 @@ class Bench:
             disk_of(image(self.files, DATA), changed, gone), self.settings, self.clock, self.overrides
         )
 
-    def saved(self) -> Snapshot:
+    def saved(self) -> ProducersSnapshot:
         """What the snapshot on disk says."""
         return snapshot_in(read_file(self.files, SNAPSHOT))
 
 
-def snapshot_in(data: bytes) -> Snapshot:
+def snapshot_in(data: bytes) -> ProducersSnapshot:
     """Return what the bytes of a snapshot say."""
-    return msgspec.convert(msgspec.json.decode(data)["body"], Snapshot)
+    return msgspec.convert(msgspec.json.decode(data)["body"], ProducersSnapshot)
 
 
 @contextlib.contextmanager

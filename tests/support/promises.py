@@ -13,9 +13,9 @@ from typing import Any
 
 import cordwood
 from cordwood import Log, Topic
+from cordwood.disk.files import Files, join
 from cordwood.errors import OutOfSequence
-from cordwood.storage.files import Files, join
-from cordwood.storage.partition_log import PartitionLog
+from cordwood.storage.log.partition_log import PartitionLog
 from support.crashes import CrashImage
 from support.disks import RecordingFiles
 from support.producing import Sent, send, stored_batches
@@ -108,7 +108,7 @@ class Workload:
     @property
     def partition(self) -> PartitionLog:
         """The one partition there is."""
-        return self.log._writable().own_partition(TOPIC, 0)
+        return self.log._writable().partitions.own(TOPIC, 0)
 
     def write(self, *sizes: int) -> int:
         """Append a frame with a record of each size, not durable yet; return the offset after it."""
@@ -312,21 +312,21 @@ def check_producers(files: Files, log: Log, records: dict[int, bytes], promise: 
     # As many that every offset there ever was is taken: what speaks of lost records now seems to fit.
     end = next_offset_after(records, topic)
     others = dict.fromkeys(range(end, max(end, promise.highest) + 1), b"another's")
-    partition = log._writable().own_partition(TOPIC, 0)
+    partition = log._writable().partitions.own(TOPIC, 0)
     placed = partition.append([(None, value) for value in others.values()]).base_offset
     assert placed == end, f"O1: the next offset is {placed}, not {end}"
     partition.commit()
     log._writable()._lock.release()
     log, found = open_and_read(files, promise)
     assert found == {**records, **others}, "R3: recovering again changed the log"
-    partition = log._writable().own_partition(TOPIC, 0)
+    partition = log._writable().partitions.own(TOPIC, 0)
     again = batches_to_repeat(promise)
     told = {sent: sent_again(partition, sent) for sent in again}
     partition.commit()
     check_stored_once(partition, promise, told)
     log.close()
     log, before = open_and_read(files, promise)
-    partition = log._writable().own_partition(TOPIC, 0)
+    partition = log._writable().partitions.own(TOPIC, 0)
     newest = {sent.producer: sent for sent in again}
     for sent in newest.values():
         assert sent_again(partition, sent) == told[sent], f"O6: {sent} was answered in two ways"
@@ -425,10 +425,10 @@ def check_records(log: Log, records: dict[int, bytes], promise: Promise) -> None
 def check_sealed_files(log: Log) -> None:
     """A sealed file is exactly as long as recorded: Kafka's tools refuse a tail of zeros."""
     directory = log._writable()
-    partition = directory.own_partition(TOPIC, 0)
+    partition = directory.partitions.own(TOPIC, 0)
     for info in partition.state.sealed:
         path = join(partition.directory, "segments", f"{info.base:020d}.log")
-        size = partition._around.files.open(path, "read").size()
+        size = partition.context.files.open(path, "read").size()
         assert size == info.size, f"D2: sealed {path} has {size} bytes, not {info.size}"
 
 
@@ -468,14 +468,14 @@ class ReplacedTopic(Workload):
     def create(self, topic_id: str, partitions: int = 1) -> None:
         """Create the topic, before and after saying so."""
         self.files.acknowledge(Creating(topic_id))
-        self.log._writable().create_topic(TOPIC, topic_id, partitions, self.config)
+        self.log._writable().topics.create(TOPIC, topic_id, partitions, self.config)
         self.files.acknowledge(Created())
         self.topic = self.log.topic(TOPIC)
 
     def delete(self) -> None:
         """Delete the topic, before and after saying so."""
         self.files.acknowledge(Deleting())
-        self.log._writable().delete_topic(TOPIC)
+        self.log._writable().topics.delete(TOPIC)
         self.files.acknowledge(Deleted())
         self.sent.clear()
 
@@ -525,8 +525,8 @@ def check_replaced_topic(image: CrashImage) -> None:
         raise AssertionError(f"D1: topic {found} came back after it was deleted")
     check_leftovers(files, found)
     if entry is None:
-        log._writable().create_topic(TOPIC, "id-after", 1, {})
-        partition = log._writable().own_partition(TOPIC, 0)
+        log._writable().topics.create(TOPIC, "id-after", 1, {})
+        partition = log._writable().partitions.own(TOPIC, 0)
         partition.commit(partition.append([(None, b"after the cut")]).next_offset)
         log._writable()._lock.release()
         log, records = open_and_read(files, Promise(exists=True))

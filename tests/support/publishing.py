@@ -14,19 +14,19 @@ from typing import TypeAlias
 from unittest.mock import patch
 
 import cordwood
-from cordwood.config import load_broker_config
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.files import Files, join, read_file
 from cordwood.errors import CordwoodError, MetadataDamaged, UnknownTopic
 from cordwood.formats import batch as batches
 from cordwood.formats.native import BatchFormat
 from cordwood.records import Record
-from cordwood.scan import Readable
-from cordwood.storage import publishing, staging
-from cordwood.storage.data_directory import DataDirectory
-from cordwood.storage.files import Files, join, read_file
-from cordwood.storage.publishing import journal_path, read_journal
-from cordwood.storage.read_only import ReadOnlyDirectory
-from cordwood.storage.staging import Share, ShareWriter, Target, query_directory
-from cordwood.storage.verify import verify_directory
+from cordwood.storage.directory.data_directory import DataDirectory
+from cordwood.storage.log import Partition
+from cordwood.storage.readonly.directory import ReadOnlyDirectory
+from cordwood.storage.sink import publishing, staging
+from cordwood.storage.sink.publishing import journal_path, read_journal
+from cordwood.storage.sink.staging import Share, ShareWriter, StagedTarget, query_directory
+from cordwood.verify import verify_directory
 from support.clocks import ManualClock
 from support.crashes import CrashImage
 from support.disks import RecordingFiles
@@ -68,9 +68,9 @@ def frame_of(*values: bytes, key: bytes | None = b"k", timestamp: int = NOW_MS) 
     return batches.encode_records([(key, value) for value in values], timestamp)
 
 
-def target_of(data: DataDirectory, topic: str, partition: int) -> Target:
+def target_of(data: DataDirectory, topic: str, partition: int) -> StagedTarget:
     """Return the partition as a task knows it."""
-    return Target(topic, data.topics[topic].id, partition)
+    return StagedTarget(topic, data.topics[topic].id, partition)
 
 
 def writer(
@@ -92,7 +92,7 @@ def stage(
     return staged.finish()
 
 
-def records_of(log: Readable) -> list[Record]:
+def records_of(log: Partition) -> list[Record]:
     """Return every record that can be read."""
     found: list[Record] = []
     offset = log.log_start_offset
@@ -195,8 +195,8 @@ class Workload:
         self.disk: Files = disk or files
         self.clock = ManualClock()
         self.log = open_log(self.disk, self.clock)
-        self.data.create_topic("orders", "id-orders", 2, dict(config))
-        self.data.create_topic("other", "id-other", 1, dict(config))
+        self.data.topics.create("orders", "id-orders", 2, dict(config))
+        self.data.topics.create("other", "id-other", 1, dict(config))
         files.acknowledge(Topics((("orders", 2), ("other", 1))))
 
     @property
@@ -207,7 +207,7 @@ class Workload:
     def append(self, name: Name, *values: bytes) -> None:
         """Append one frame beside the queries, acknowledged."""
         self.files.acknowledge(Begun(((name, values),)))
-        partition = self.data.own_partition(*name)
+        partition = self.data.partitions.own(*name)
         partition.append([(None, value) for value in values])
         partition.commit()
         self.files.acknowledge(Certain())
@@ -225,7 +225,9 @@ class Workload:
     ) -> None:
         """Publish what was staged by *plans*."""
         self.files.acknowledge(Begun(_values_of(plans), query, batch, tuple(shares)))
-        assert self.data.publish(query, batch, shares, remember=remember), "E1: was published before"
+        assert self.data.publisher.publish(query, batch, shares, remember=remember), (
+            "E1: was published before"
+        )
         self.files.acknowledge(Certain())
 
     def batch(self, batch: int, *plans: Plan, query: str = QUERY) -> None:
@@ -369,7 +371,7 @@ def check_again(data: DataDirectory, found: State, promise: Promise) -> State:
             continue
         expected = promise.after() if newest else found
         try:
-            new = data.publish(query, batch, shares)
+            new = data.publisher.publish(query, batch, shares)
         except CordwoodError as error:
             raise AssertionError(f"E2: what was staged cannot be published: {error}") from error
         assert contents_of(data) == expected, "E1: publishing again gave something else"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cordwood.config import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS, family_table, reference_table
+from cordwood.config.loading import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS, family_table, reference_table
 from cordwood.telemetry import LOOKED_UP, LOOKED_UP_EACH, METRICS, SPANS, Metric
 
 DOCS = Path(__file__).parents[2] / "docs"

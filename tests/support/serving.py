@@ -15,18 +15,24 @@ from types import TracebackType
 from typing import Any
 
 from cordwood.protocol.apis import APIS, ApiKey, decode_response, encode_request
-
-#: What a test waits for at most; nothing here takes nearly as long unless it hangs.
-SECONDS_MAX = 30
+from support.patience import SECONDS_MAX
 
 
 class ServerProcess:
-    """``cordwood serve`` on a data directory. `port` stays the same over `restart`."""
+    """``cordwood serve`` on a data directory. `port` stays the same over `restart`.
+
+    *handles* are the soft and the hard limit of its file handles.
+    """
 
     def __init__(
-        self, data: Path, settings: Mapping[str, str] | None = None, listen: str = "localhost:0"
+        self,
+        data: Path,
+        settings: Mapping[str, str] | None = None,
+        listen: str = "localhost:0",
+        handles: tuple[int, int] | None = None,
     ) -> None:
         self.data = data
+        self._handles = handles
         self._settings = dict(settings or {})
         self._listen = listen
         self.process: subprocess.Popen[str]
@@ -36,6 +42,9 @@ class ServerProcess:
         """Start it, and wait until it accepts."""
         settings = [part for item in self._settings.items() for part in ("-X", "=".join(item))]
         command = [sys.executable, "-m", "cordwood.cli", "serve", "--data", str(self.data)]
+        if self._handles is not None:
+            soft, hard = self._handles
+            command = ["sh", "-c", f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"', "sh", *command]
         self.process = subprocess.Popen(
             [*command, "--listen", self._listen, *settings],
             stdout=subprocess.PIPE,
@@ -83,10 +92,13 @@ class ServerProcess:
 
 @contextmanager
 def serving(
-    data: Path, settings: Mapping[str, str] | None = None, listen: str = "localhost:0"
+    data: Path,
+    settings: Mapping[str, str] | None = None,
+    listen: str = "localhost:0",
+    handles: tuple[int, int] | None = None,
 ) -> Iterator[ServerProcess]:
     """Run a server for as long as the context lasts."""
-    server = ServerProcess(data, settings, listen)
+    server = ServerProcess(data, settings, listen, handles)
     try:
         yield server
     finally:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cordwood.config import load_broker_config
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.files import Files, join, read_file
+from cordwood.disk.memory import MemoryFiles
 from cordwood.records import Record
-from cordwood.storage.data_directory import DataDirectory, Opening
-from cordwood.storage.files import Files, join, read_file
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.partition_log import PartitionLog
-from cordwood.storage.shared_log import SharedLog
-from cordwood.storage.virtual_log import AnyLog, VirtualLog
+from cordwood.storage.directory.data_directory import DataDirectory, Opening
+from cordwood.storage.log import WritablePartition
+from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.shared.log import SharedLog
+from cordwood.storage.shared.virtual_log import VirtualLog
 from cordwood.telemetry import Telemetry
 from support.clocks import ManualClock
 from support.disks import image
@@ -62,19 +63,19 @@ def create(data: DataDirectory, *names: str, partitions: int = 1, **settings: st
     config = {name.replace("_", "."): value for name, value in settings.items()}
     for name in names:
         number = len(data._catalogue.contents.deleted)
-        data.create_topic(name, f"id-{name}-{number}", partitions, {**SHARED, **config})
+        data.topics.create(name, f"id-{name}-{number}", partitions, {**SHARED, **config})
 
 
 def virtual(data: DataDirectory, topic: str, partition: int = 0) -> VirtualLog:
     """Return a partition that is kept in the shared log."""
-    log = data.partition(topic, partition)
+    log = data.partitions.writable(topic, partition)
     assert isinstance(log, VirtualLog)
     return log
 
 
 def shared_log(data: DataDirectory) -> SharedLog:
     """Return the shared log."""
-    return data._shared.log()
+    return data.partitions.shared.log()
 
 
 def physical(data: DataDirectory) -> PartitionLog:
@@ -82,7 +83,7 @@ def physical(data: DataDirectory) -> PartitionLog:
     return shared_log(data).log
 
 
-def put(log: AnyLog, *values: bytes, timestamp: int | None = None) -> int:
+def put(log: WritablePartition, *values: bytes, timestamp: int | None = None) -> int:
     """Append one batch with a record of each value, durable on return; return its first offset."""
     rows = [(None, value) if timestamp is None else (None, value, (), timestamp) for value in values]
     appended = log.append(rows)
@@ -104,7 +105,7 @@ class Held(NamedTuple):
         return [record.value or b"" for record in self.records]
 
 
-def records_of(log: AnyLog, start: int | None = None, max_bytes: int = EVERYTHING) -> list[Record]:
+def records_of(log: WritablePartition, start: int | None = None, max_bytes: int = EVERYTHING) -> list[Record]:
     """Return every record that can be read from *start* on, read in pieces of *max_bytes*."""
     found: list[Record] = []
     first = offset = log.log_start_offset if start is None else start
@@ -117,7 +118,7 @@ def records_of(log: AnyLog, start: int | None = None, max_bytes: int = EVERYTHIN
     return found
 
 
-def held(log: AnyLog) -> Held:
+def held(log: WritablePartition) -> Held:
     """Return what a partition holds; its offsets are dense, or it fails."""
     records = tuple(records_of(log))
     start, high_watermark = log.log_start_offset, log.high_watermark

@@ -16,13 +16,14 @@ from typing import IO, Any, Literal
 
 import cordwood
 from cordwood.broker.partitioner import partition_for_key
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.disk.posix import PosixFiles
+from cordwood.verify import verify_directory
 from support.killing import kill_session
+from support.patience import SECONDS_MAX, Limit
 
 TESTS = Path(__file__).parents[1]
-#: What a job takes at most, on a busy machine; nothing here takes nearly as long unless it hangs.
-JOB_SECONDS_MAX = 120
+#: What a job takes at most on a quiet machine; nothing here takes nearly as long unless it hangs.
+JOB_SECONDS_MAX = 120.0
 Outcome = Literal["done", "failed", "killed"]
 
 
@@ -87,8 +88,8 @@ class DriverProcess:
 
     def _listen(self, meanwhile: Callable[[], None]) -> Outcome:
         assert self._process is not None
-        deadline = time.monotonic() + JOB_SECONDS_MAX
-        while time.monotonic() < deadline:
+        limit = Limit(JOB_SECONDS_MAX)
+        while not limit.passed():
             meanwhile()
             try:
                 line = self._lines.get(timeout=0.05)
@@ -102,9 +103,7 @@ class DriverProcess:
             if line.startswith("@failed"):
                 self.said = json.loads(line.removeprefix("@failed"))
                 return "failed"
-        raise AssertionError(
-            f"no end after {JOB_SECONDS_MAX} s: {(self._home / 'driver.err').read_text()[-3000:]}"
-        )
+        raise AssertionError(f"no end within {limit}: {(self._home / 'driver.err').read_text()[-3000:]}")
 
 
 def _pass_on(stream: IO[str], lines: queue.Queue[str]) -> None:
@@ -160,7 +159,7 @@ class BrokerProcess:
     def wait(self) -> None:
         """Wait until it was killed."""
         assert self._process is not None
-        self._process.wait(JOB_SECONDS_MAX)
+        self._process.wait(SECONDS_MAX)
 
     def stop(self) -> None:
         """End it, cleanly if it runs."""

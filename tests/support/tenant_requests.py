@@ -7,9 +7,20 @@ from typing import Any, NamedTuple
 
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
-from cordwood.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from cordwood.protocol.messages import cluster, configs, group_offsets, groups, metadata, offsets, topics
-from cordwood.protocol.produce import ProducePartition, ProduceRequest, ProduceTopic
+from cordwood.protocol.messages import (
+    cluster,
+    configs,
+    controller,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    producers,
+    security,
+    topics,
+)
+from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 #: Listeners of a broker with tenants, and their orgs.
 ORGS = {"PLAIN": 0, "ALPHA": 7, "BETA": 18446744073709551615}
@@ -34,7 +45,7 @@ def _produce(of: Target, version: int) -> ProduceRequest:
 
 def _fetch(of: Target, version: int) -> FetchRequest:
     wanted = [FetchPartition(0, fetch_offset=0, max_bytes=1 << 20)]
-    return FetchRequest(0, 1, 1 << 20, 0, 0, -1, [FetchTopic(of.topic, of.topic_id, wanted)], [], "")
+    return FetchRequest(-1, 0, 1, 1 << 20, 0, 0, -1, [FetchTopic(of.topic, of.topic_id, wanted)], [], "")
 
 
 def _list_offsets(of: Target, version: int) -> Any:
@@ -158,6 +169,71 @@ def _leave_group(of: Target, version: int) -> Any:
     )
 
 
+def _describe_acls(of: Target, version: int) -> Any:
+    return security.DescribeAclsRequest(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter=of.topic,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+
+
+def _create_acls(of: Target, version: int) -> Any:
+    entry = security.AclCreation(
+        resource_type=TOPIC_RESOURCE,
+        resource_name=of.topic,
+        principal="User:*",
+        host="*",
+        operation=2,
+        permission_type=3,
+    )
+    return security.CreateAclsRequest(creations=[entry])
+
+
+def _delete_acls(of: Target, version: int) -> Any:
+    matching = security.DeleteAclsFilter(
+        resource_type_filter=TOPIC_RESOURCE,
+        resource_name_filter=of.topic,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    )
+    return security.DeleteAclsRequest(filters=[matching])
+
+
+def _elect_leaders(of: Target, version: int) -> Any:
+    named = controller.TopicPartitions(topic=of.topic, partitions=[0, 1])
+    return controller.ElectLeadersRequest(topic_partitions=[named])
+
+
+def _alter_reassignments(of: Target, version: int) -> Any:
+    parts = [
+        controller.ReassignablePartition(partition_index=0, replicas=[0]),
+        controller.ReassignablePartition(partition_index=1, replicas=None),
+    ]
+    topic = controller.ReassignableTopic(name=of.topic, partitions=parts)
+    return controller.AlterPartitionReassignmentsRequest(topics=[topic])
+
+
+def _list_reassignments(of: Target, version: int) -> Any:
+    named = controller.ListPartitionReassignmentsTopics(name=of.topic, partition_indexes=[0])
+    return controller.ListPartitionReassignmentsRequest(topics=[named])
+
+
+def _describe_producers(of: Target, version: int) -> Any:
+    named = producers.DescribeProducersTopic(name=of.topic, partition_indexes=[0, 1])
+    return producers.DescribeProducersRequest(topics=[named])
+
+
+def _describe_quorum(version: int) -> Any:
+    part = controller.QuorumPartition(partition_index=0)
+    topic = controller.QuorumTopic(topic_name="__cluster_metadata", partitions=[part])
+    return controller.DescribeQuorumRequest(topics=[topic])
+
+
 #: A request of every API that names topics, ids of topics or groups.
 REACHING: Mapping[ApiKey, Callable[[Target, int], Any]] = {
     ApiKey.PRODUCE: _produce,
@@ -190,6 +266,13 @@ REACHING: Mapping[ApiKey, Callable[[Target, int], Any]] = {
     ApiKey.DELETE_GROUPS: lambda of, version: groups.DeleteGroupsRequest(groups_names=[of.group]),
     ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.DESCRIBE_ACLS: _describe_acls,
+    ApiKey.CREATE_ACLS: _create_acls,
+    ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
 }
 #: Requests that ask for everything there is, without naming any of it.
 LISTING: Mapping[ApiKey, Callable[[int], Any]] = {
@@ -204,9 +287,17 @@ LISTING: Mapping[ApiKey, Callable[[int], Any]] = {
         ],
         include_synonyms=True,
     ),
+    ApiKey.ELECT_LEADERS: lambda version: controller.ElectLeadersRequest(topic_partitions=None),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version: controller.ListPartitionReassignmentsRequest(),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version: security.DescribeClientQuotasRequest(),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: security.DescribeUserScramCredentialsRequest(
+        users=None
+    ),
+    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
+    ApiKey.LIST_TRANSACTIONS: lambda version: producers.ListTransactionsRequest(),
 }
 #: Requests that neither name nor list anything that has an owner.
-NEITHER = frozenset({ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID})
+NEITHER = frozenset({ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.UPDATE_FEATURES})
 
 
 def spoken(key: ApiKey) -> range:

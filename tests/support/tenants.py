@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cordwood.disk.files import Files, read_file
 from cordwood.errors import CordwoodError, CorruptRange, OutOfSequence
-from cordwood.storage.catalogue import SHARED_TOPIC
-from cordwood.storage.data_directory import DataDirectory
-from cordwood.storage.files import Files, read_file
-from cordwood.storage.owner_index import entries_of, index_path
-from cordwood.storage.reading import REINDEX_WINDOW_BYTES, Window, walk
-from cordwood.storage.virtual_log import VirtualLog
+from cordwood.storage.directory.data_directory import DataDirectory
+from cordwood.storage.log.reading import REINDEX_WINDOW_BYTES, Window, walk
+from cordwood.storage.meta.catalogue import SHARED_TOPIC
+from cordwood.storage.shared.owner_index import entries_of, index_path
+from cordwood.storage.shared.virtual_log import VirtualLog
 from support.clocks import ManualClock
 from support.producing import Sent, send
 from support.shared import SHARED, SMALL, Held, contents, held, open_data, physical, virtual
@@ -117,13 +117,13 @@ class Tenants:
         for name in names:
             life = self.lives[name] = self.lives.get(name, 0) + 1
             self.say(Creating(name, life))
-            self.data.create_topic(name, f"id-{name}-{life}", 1, dict(SHARED))
+            self.data.topics.create(name, f"id-{name}-{life}", 1, dict(SHARED))
             self.say(Created(name, life))
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
         self.say(Deleting(name))
-        self.data.delete_topic(name)
+        self.data.topics.delete(name)
         self.say(Deleted(name))
         self.sequences = {key: at for key, at in self.sequences.items() if key[0] != name}
 
@@ -177,7 +177,7 @@ class Tenants:
     def maintain(self) -> None:
         """Do a pass of upkeep, which must not change anything that can be read."""
         before = contents(self.data)
-        report = self.data.maintain()
+        report = self.data.maintenance.maintain_all()
         if report.failures:
             raise CordwoodError(str(report.failures))
         assert contents(self.data) == before, "C3: reclaiming changed what can be read"
@@ -263,7 +263,7 @@ def check_tenants(
     # R3: what is appended now is there next time, with everything from before; and offsets go on (O1).
     for name in promise.may_be:
         if name not in data.topics:
-            data.create_topic(name, f"id-{name}-99", 1, dict(SHARED))
+            data.topics.create(name, f"id-{name}-99", 1, dict(SHARED))
             assert held(virtual(data, name)) == (0, 0, 0, ()), "R2: a new topic has records of another one"
         log = virtual(data, name)
         end = log.log_end_offset
@@ -286,7 +286,7 @@ def check_tenants(
     # It goes on from here, and changes nothing that can be read.
     if SHARED_TOPIC in data.topics:
         physical(data).roll()
-    report = data.maintain()
+    report = data.maintenance.maintain_all()
     assert report.failures == (), f"R3: {report.failures}"
     assert contents(data) == used, "C3: reclaiming changed what can be read"
     data.close()
@@ -357,10 +357,10 @@ def check_whole_index(data: DataDirectory) -> None:
     """R5: what the index files of sealed segments say is what the log says, byte for byte."""
     if SHARED_TOPIC not in data.topics:
         return
-    log = data._shared.log().log
+    log = data.partitions.shared.log().log
     view = log.view
     for at, segment in enumerate(view.segments[:-1]):
-        saved = read_file(data._files, index_path(log.directory, segment.base))
+        saved = read_file(data.files, index_path(log.directory, segment.base))
         made = b""
         for found in walk(segment, view.bounds(at), (segment.base, 0), REINDEX_WINDOW_BYTES, None):
             assert isinstance(found, Window), f"R2: segment {segment.base} is damaged"

@@ -6,9 +6,9 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-from cordwood.storage.files import Files
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.verify import Finding, VerifyReport, verify_directory
+from cordwood.disk.files import Files
+from cordwood.disk.memory import MemoryFiles
+from cordwood.verify import Finding, VerifyReport, verify_directory
 from support.data_directory import (
     Frame,
     Partition,

@@ -5,36 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from cordwood.errors import CordwoodError, OffsetOutOfRange
+from cordwood.broker.leader_epochs import NO_EPOCH, check_leader_epoch
+from cordwood.errors import CordwoodError, LeaderEpochFenced, LeaderEpochUnknown, OffsetOutOfRange
 from cordwood.formats import batch
-from cordwood.storage.view import Fetched
+from cordwood.storage.log import Partition
 from cordwood.telemetry import FETCH_READ, Tracer, no_tracing
 
 
-class Wanted(NamedTuple):
-    """Records of a partition from an offset on, at most about so many bytes."""
+class PartitionFetch(NamedTuple):
+    """A wish for records of a partition from an offset on, with a limit in bytes."""
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
-
-
-class Readable(Protocol):
-    """A partition to read from."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The first offset that cannot be read yet."""
-
-    def read(self, offset: int, max_bytes: int) -> Fetched:
-        """Return whole frames from *offset* on."""
+    #: What the client takes for the partition's leader epoch; it is checked unless it is `NO_EPOCH`.
+    leader_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,7 @@ class Got:
         return sum(map(len, self.frames))
 
 
-class Haul(NamedTuple):
+class FetchResult(NamedTuple):
     """What came of all wishes, in their order."""
 
     each: list[Got]
@@ -60,7 +48,7 @@ class Haul(NamedTuple):
     failed: bool
 
 
-Find = Callable[[str, int], Readable]
+Find = Callable[[str, int], Partition]
 """From a topic and the number of a partition to what can be read of it."""
 Name = Callable[[str, int], str]
 """From the same to what a span calls it."""
@@ -72,11 +60,11 @@ def _plain_name(topic: str, partition: int) -> str:
 
 def read_all(
     find: Find,
-    wishes: Sequence[Wanted],
+    wishes: Sequence[PartitionFetch],
     max_bytes: int,
     tracer: Tracer = no_tracing,
     name: Name = _plain_name,
-) -> Haul:
+) -> FetchResult:
     """Read what is wanted, in order, up to *max_bytes* altogether.
 
     The first frame there is comes whole, however large: a consumer would otherwise never get past it. One
@@ -95,18 +83,18 @@ def read_all(
         failed = failed or got.error is not None
         size += got.size
         left -= got.size
-    return Haul(each, size, failed)
+    return FetchResult(each, size, failed)
 
 
 def _read_traced(
-    tracer: Tracer, name: Name, find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool
+    tracer: Tracer, name: Name, find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool
 ) -> Got:
     """Read in a span, which counts the records: that takes a look at each batch."""
     got = Got()
     # Raised so that the span ends as failed, and caught as it was.
     with contextlib.suppress(CordwoodError), tracer.start(FETCH_READ) as span:
         got = _read(find, wanted, max_bytes, whole_first=whole_first)
-        count = sum(header.record_count for frame in got.frames for header in batch.scan(frame).headers())
+        count = sum(_count_from(wanted.offset, frame) for frame in got.frames)
         span.set(virtual_topic=name(wanted.topic, wanted.partition), fetch_offset=wanted.offset)
         span.set(topic=wanted.topic, partition=wanted.partition)
         span.set(returned_count=count, high_watermark=got.high_watermark)
@@ -115,10 +103,27 @@ def _read_traced(
     return got
 
 
-def _read(find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool) -> Got:
-    log: Readable | None = None
+def _count_from(offset: int, frame: memoryview) -> int:
+    """Return how many records of *frame*, whole batches, are at or after *offset*."""
+    count = 0
+    for header in batch.scan(frame).headers():
+        if header.base_offset >= offset:
+            count += header.record_count
+        elif header.record_count == header.last_offset_delta + 1:
+            count += max(header.next_offset - offset, 0)
+        else:
+            # Compaction took records out of it, so only the records themselves say which are left.
+            records = batch.decode_records(frame, header)
+            count += sum(record.offset >= offset for record in records)
+    return count
+
+
+def _read(find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool) -> Got:
+    log: Partition | None = None
     try:
         log = find(wanted.topic, wanted.partition)
+        if wanted.leader_epoch != NO_EPOCH:
+            check_leader_epoch(wanted.leader_epoch, log.leader_epoch)
         start, end = log.log_start_offset, log.high_watermark
         if start <= wanted.offset <= end and (wanted.offset == end or (not max_bytes and not whole_first)):
             return Got((), end, start)
@@ -126,6 +131,9 @@ def _read(find: Find, wanted: Wanted, max_bytes: int, *, whole_first: bool) -> G
         frames = tuple(memoryview(batch) for run in fetched.runs for batch in run.batches())
     except OffsetOutOfRange as error:
         return Got((), error.end, error.start, error)
+    except (LeaderEpochFenced, LeaderEpochUnknown) as error:
+        # What the client knows of the partition may be wrong altogether: it gets no offsets to go by.
+        return Got(error=error)
     except CordwoodError as error:
         if log is None:
             return Got(error=error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
+
+from cordwood.storage.log import Partition
 
 #: What Kafka's clients ask for in place of a timestamp.
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
@@ -10,31 +12,15 @@ _NOTHING = -1
 
 
 class Position(NamedTuple):
-    """A place in a partition; both are -1 where there is none."""
+    """A place in a partition; all are -1 where there is none."""
 
     offset: int
     timestamp: int = _NOTHING
+    #: The leader epoch of the record there, or of the next one that is appended.
+    leader_epoch: int = _NOTHING
 
 
-class Located(Protocol):
-    """A partition whose offsets can be asked for."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read."""
-
-    @property
-    def high_watermark(self) -> int:
-        """The first offset that cannot be read yet."""
-
-    def offset_at(self, timestamp: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record at or after *timestamp*."""
-
-    def newest(self) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record with the largest timestamp."""
-
-
-def find_offset(log: Located, timestamp: int) -> Position:
+def find_offset(log: Partition, timestamp: int) -> Position:
     """Return the place that *timestamp*, in milliseconds or one of the constants here, stands for.
 
     Nothing is ever tiered, so the local start is the start and the tiered end is nowhere.

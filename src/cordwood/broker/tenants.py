@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cordwood import tenancy
-from cordwood.broker.fetching import Haul, Wanted
+from cordwood.broker.leader_epochs import NO_EPOCH
 from cordwood.broker.node import Node
 from cordwood.broker.offsets import Position
-from cordwood.broker.topics import INTERNAL, RESERVED, NewTopic, Topic
+from cordwood.broker.topics import INTERNAL, RESERVED, BrokerTopic, NewTopic
 from cordwood.config import BrokerConfig, TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, LogClosed, RecordRefused, UnknownTopic
-from cordwood.records import Record
-from cordwood.storage.catalogue import TopicEntry
-from cordwood.storage.data_directory import check_topic_name
-from cordwood.storage.staging import Share
+from cordwood.storage.log import KnownProducer
+from cordwood.storage.meta import TopicEntry, check_topic_name
 
 
 class Tenant:
-    """One org. Looking up never blocks; all else may. From any thread.
+    """One org. Looking up never blocks, but for `leader_epochs`; all else may. From any thread.
 
     Topics go in by the names or ids that clients give; those of another org are as if they were not there.
-    What comes out has both names: `Topic.name` is for clients, `Topic.key` for the rest of the broker.
+    What comes out has both names: `BrokerTopic.name` for clients, `BrokerTopic.key` for the broker.
     """
 
     def __init__(self, node: Node, config: BrokerConfig, org: int) -> None:
@@ -31,16 +29,6 @@ class Tenant:
         self._shelf = node.topics.shelf(org)
         self._shared_broker = any(config.listener_orgs.values())
         self._sorted: tuple[int, list[str]] = (-1, [])
-
-    @property
-    def cluster_id(self) -> str:
-        """What the broker's data is called for good."""
-        return self._node.cluster_id
-
-    @property
-    def path(self) -> str:
-        """Where the data is."""
-        return self._node.path
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -65,12 +53,12 @@ class Tenant:
             self._sorted = (changes, sorted(self.names()))
         return self._sorted[1]
 
-    def find(self, name: str) -> Topic | None:
+    def find(self, name: str) -> BrokerTopic | None:
         """Return the topic of that name, if there is one."""
         found = self._shelf.topics.get(name)
         return None if found is None or self._is_hidden(name) else found
 
-    def find_by_id(self, topic_id: bytes) -> Topic | None:
+    def find_by_id(self, topic_id: bytes) -> BrokerTopic | None:
         """Return the topic with this id of 16 bytes, if there is one."""
         found = self._shelf.by_id.get(bytes(topic_id))
         return None if found is None or self._is_hidden(found.name) else found
@@ -86,10 +74,6 @@ class Tenant:
     def is_one_of_many(self) -> bool:
         """Whether the broker has, or may have, anything of another org."""
         return bool(self.org or self._shared_broker or self._topics.has_tenants())
-
-    def config_of(self, topic: Topic) -> TopicConfig:
-        """Return the settings of a topic."""
-        return self._topics.config_of(topic.entry)
 
     def check_name(self, name: str) -> None:
         """Refuse a name that no topic of a client can have.
@@ -110,13 +94,13 @@ class Tenant:
         if self._is_hidden(name):
             raise RecordRefused(f"{name} is internal")
 
-    def _found(self, name: str) -> Topic:
+    def _found(self, name: str) -> BrokerTopic:
         found = self.find(name)
         if found is None:
-            raise UnknownTopic(f"there is no topic {name}")
+            raise UnknownTopic.named(name)
         return found
 
-    def _own(self, name: str) -> Topic:
+    def _own(self, name: str) -> BrokerTopic:
         """Return a topic that clients may change."""
         found = self._found(name)
         if name in RESERVED:
@@ -136,7 +120,7 @@ class Tenant:
         self._check_visible(name)
         return self._topics.plan(tenancy.qualify(name, self.org), partitions, config)
 
-    def create_all(self, wanted: Sequence[NewTopic]) -> list[Topic | CordwoodError]:
+    def create_all(self, wanted: Sequence[NewTopic]) -> list[BrokerTopic | CordwoodError]:
         """Create topics with one sync for all; return each, or why it was not created. Durable on return.
 
         What is returned for one is what `plan` would raise, or a StorageError.
@@ -154,19 +138,19 @@ class Tenant:
         results = dict(zip([new.name for new in allowed], made, strict=True))
         return [refused.get(new.name) or self._made(new.name, results[new.name]) for new in wanted]
 
-    def _made(self, name: str, made: TopicEntry | CordwoodError) -> Topic | CordwoodError:
+    def _made(self, name: str, made: TopicEntry | CordwoodError) -> BrokerTopic | CordwoodError:
         if isinstance(made, CordwoodError):
             return made
         return self.find(name) or UnknownTopic(f"topic {name} was deleted meanwhile")
 
-    def create(self, name: str, partitions: int | None, config: Mapping[str, str]) -> Topic:
+    def create(self, name: str, partitions: int | None, config: Mapping[str, str]) -> BrokerTopic:
         """Create a topic; see `create_all`. Raises what that returns."""
         (made,) = self.create_all([NewTopic(name, partitions, config)])
         if isinstance(made, CordwoodError):
             raise made
         return made
 
-    def ensure(self, name: str) -> Topic:
+    def ensure(self, name: str) -> BrokerTopic:
         """Return the topic, created if it is missing and that is allowed. Durable on return.
 
         Raises:
@@ -213,41 +197,29 @@ class Tenant:
         Raises:
             UnknownTopic: If there is no such topic or partition.
             RecordRefused: If it is internal.
-            OffsetOutOfRange: If *offset* is above the high watermark.
+            OffsetOutOfRange: If *offset* is above the high watermark, or below 0 and not -1.
         """
         return self._node.delete_records(self._own(name).key, partition, offset)
 
-    def obey(self, topic_key: str, records: Sequence[Record]) -> list[Share]:
-        """Do what commands to the staging topic called *topic_key* inside say; see `Sink.obey`."""
-        return self._node.sink.obey(topic_key, records)
-
-    def new_producer_id(self) -> int:
-        """Return an id that no idempotent producer of any org had before; see `Node.new_producer_id`."""
-        return self._node.new_producer_id()
-
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, wishes: Sequence[Wanted], max_bytes: int) -> Haul:
-        """Read from partitions, whose topics are called by their keys; see `fetching.read_all`."""
-        return self._node.read(wishes, max_bytes)
+    def find_offset(
+        self, name: str, partition: int, timestamp: int, leader_epoch: int = NO_EPOCH
+    ) -> Position:
+        """Return the place that *timestamp* stands for; see `Node.find_offset`."""
+        return self._node.find_offset(self._found(name).key, partition, timestamp, leader_epoch)
 
-    def peek(self, wishes: Sequence[Wanted]) -> Haul | None:
-        """Return a haul of nothing if nothing is there to read; see `Node.peek`."""
-        return self._node.peek(wishes)
-
-    def find_offset(self, name: str, partition: int, timestamp: int) -> Position:
-        """Return the place that *timestamp* stands for; see `offsets.find_offset`.
-
-        Raises:
-            UnknownTopic: If there is no such topic or partition.
-        """
-        return self._node.find_offset(self._found(name).key, partition, timestamp)
-
-    def epoch_end(self, name: str, partition: int, epoch: int) -> tuple[int, int]:
+    def epoch_end(
+        self, name: str, partition: int, epoch: int, leader_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
         """Return where a leader epoch ends; see `Node.epoch_end`."""
-        return self._node.epoch_end(self._found(name).key, partition, epoch)
+        return self._node.epoch_end(self._found(name).key, partition, epoch, leader_epoch)
 
-    def sizes(self, topic: Topic) -> dict[int, int]:
+    def producers(self, name: str, partition: int) -> list[KnownProducer]:
+        """Return the idempotent producers that a partition knows; see `Node.producers`."""
+        return self._node.producers(self._found(name).key, partition)
+
+    def sizes(self, topic: BrokerTopic) -> dict[int, int]:
         """Return the bytes of each partition of a topic; one that cannot be read is left out.
 
         Raises:
@@ -266,7 +238,3 @@ class Tenant:
             except (UnknownTopic, LogClosed):
                 continue
         return total
-
-    def free_bytes(self) -> int:
-        """Return the bytes that can still be written, by anybody."""
-        return self._node.free_bytes()

@@ -11,15 +11,18 @@ from threading import RLock
 from typing import NamedTuple
 
 from cordwood import tenancy
-from cordwood.broker.offsets_topic import NAME as OFFSETS_TOPIC
-from cordwood.broker.sink import STAGING_PREFIX
+from cordwood.broker.groups import NAME as OFFSETS_TOPIC
+from cordwood.broker.leader_epochs import LeaderEpochs
+from cordwood.broker.staging import STAGING_PREFIX
 from cordwood.config import BrokerConfig, TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused, TopicExists, UnknownTopic
-from cordwood.storage.catalogue import SHARED_TOPIC, TopicEntry
-from cordwood.storage.data_directory import DataDirectory, check_change, check_topic_name
+from cordwood.storage.directory import DataDirectory, check_change, collision
+from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, check_topic_name, collision_form
 
 #: One partition: all groups share its syncs, and a group's records stay in order.
 OFFSETS_PARTITIONS = 1
+#: Every commit is a record, of which only the last of a key counts; what is active is not compacted.
+OFFSETS_SEGMENT_BYTES = 16 << 20
 #: More partitions than this in one topic are refused: each of them costs files and memory.
 PARTITIONS_MAX = 10_000
 
@@ -35,7 +38,7 @@ def is_internal(name: str) -> bool:
     return name in RESERVED or name.startswith(STAGING_PREFIX)
 
 
-class Topic(NamedTuple):
+class BrokerTopic(NamedTuple):
     """A topic: what its clients call it, what it is called inside, and its id of 16 bytes."""
 
     name: str
@@ -64,8 +67,8 @@ class Shelf:
     """
 
     def __init__(self) -> None:
-        self.topics: dict[str, Topic] = {}
-        self.by_id: dict[bytes, Topic] = {}
+        self.topics: dict[str, BrokerTopic] = {}
+        self.by_id: dict[bytes, BrokerTopic] = {}
         #: Grows with every change, so that what was made of the topics is known to be out of date.
         self.changes = 0
 
@@ -78,6 +81,7 @@ class Topics:
     """
 
     def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
+        self.epochs = LeaderEpochs(directory.partitions)
         self._directory = directory
         self._config = config
         self._changing = RLock()
@@ -96,7 +100,7 @@ class Topics:
     def _shelve(self, entry: TopicEntry) -> TopicEntry:
         name, org = tenancy.split(entry.name)
         shelf = self.shelf(org)
-        topic = Topic(name, entry.name, uuid.UUID(entry.id).bytes, entry)
+        topic = BrokerTopic(name, entry.name, uuid.UUID(entry.id).bytes, entry)
         shelf.topics[name] = shelf.by_id[topic.id] = topic
         shelf.changes += 1
         return entry
@@ -111,7 +115,7 @@ class Topics:
 
     def find_by_id(self, topic_id: bytes) -> TopicEntry | None:
         """Return the topic with this id of 16 bytes, if there is one."""
-        return self._directory.topic_by_id(str(uuid.UUID(bytes=topic_id)))
+        return self._directory.topics.by_id(str(uuid.UUID(bytes=topic_id)))
 
     def id_of(self, entry: TopicEntry) -> bytes:
         """Return the 16 bytes of a topic's id."""
@@ -135,9 +139,10 @@ class Topics:
             raise TopicExists(shown)
         if shown in RESERVED:
             raise RecordRefused(f"{shown} is internal")
+        self._directory.topics.check_no_collision(name)
         if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidSetting("partitions", partitions, f"a whole number from 1 to {PARTITIONS_MAX}")
-        new = self._directory.new_topic(name, "", partitions or self._config.num_partitions, config)
+        new = self._directory.topics.new_entry(name, "", partitions or self._config.num_partitions, config)
         return self._directory.config_of(new.config)
 
     def create(
@@ -157,20 +162,13 @@ class Topics:
 
     def create_all(self, wanted: Sequence[NewTopic]) -> list[TopicEntry | CordwoodError]:
         """Create topics with one sync for all; return each, or what `create` would raise. Durable."""
-        made: list[TopicEntry | CordwoodError] = []
-        for name, partitions, config in wanted:
+        with self._changing:
+            made = self._new_entries(wanted)
+            new = [entry for entry in made if isinstance(entry, TopicEntry)]
             try:
-                self.plan(name, partitions, config)
-                count = partitions or self._config.num_partitions
-                made.append(self._directory.new_topic(name, str(uuid.uuid4()), count, config))
+                there = {entry.name: self._shelve(entry) for entry in self._directory.topics.create_all(new)}
             except CordwoodError as error:
-                made.append(error)
-        new = [entry for entry in made if isinstance(entry, TopicEntry)]
-        try:
-            with self._changing:
-                there = {entry.name: self._shelve(entry) for entry in self._directory.create_topics(new)}
-        except CordwoodError as error:
-            return [error if isinstance(entry, TopicEntry) else entry for entry in made]
+                return [error if isinstance(entry, TopicEntry) else entry for entry in made]
         return [
             TopicExists(tenancy.split(entry.name).name)
             if isinstance(entry, TopicEntry) and there[entry.name].id != entry.id
@@ -178,9 +176,25 @@ class Topics:
             for entry in made
         ]
 
+    def _new_entries(self, wanted: Sequence[NewTopic]) -> list[TopicEntry | CordwoodError]:
+        """Return what the catalogue is to say of each of *wanted*, or why it is not created."""
+        made: list[TopicEntry | CordwoodError] = []
+        forms: dict[str, str] = {}
+        for name, partitions, config in wanted:
+            try:
+                self.plan(name, partitions, config)
+                earlier = forms.setdefault(collision_form(name), name)
+                if earlier != name:
+                    raise collision(name, earlier)
+                count = partitions or self._config.num_partitions
+                made.append(self._directory.topics.new_entry(name, str(uuid.uuid4()), count, config))
+            except CordwoodError as error:
+                made.append(error)
+        return made
+
     def _create(self, name: str, topic_id: str, partitions: int, config: Mapping[str, str]) -> TopicEntry:
         with self._changing:
-            return self._shelve(self._directory.create_topic(name, topic_id, partitions, config))
+            return self._shelve(self._directory.topics.create(name, topic_id, partitions, config))
 
     def ensure(self, name: str) -> TopicEntry:
         """Return the topic, created if it is missing and that is allowed. Durable on return.
@@ -199,7 +213,7 @@ class Topics:
         if shown in RESERVED:
             raise RecordRefused(f"{shown} is internal")
         if not self._config.auto_create_topics:
-            raise UnknownTopic(f"there is no topic {shown}")
+            raise UnknownTopic.named(shown)
         topic_id = str(uuid.uuid4())
         return self._create(name, topic_id, self._config.num_partitions, {})
 
@@ -208,7 +222,10 @@ class Topics:
         found = self.find(OFFSETS_TOPIC)
         if found is not None:
             return found
-        config = {"cleanup.policy": "compact"}
+        # As in Kafka: what the broker writes itself is as it writes it.
+        config = {"cleanup.policy": "compact", "compression.type": "producer"}
+        if self._config.topic_defaults.segment_bytes > OFFSETS_SEGMENT_BYTES:
+            config["segment.bytes"] = str(OFFSETS_SEGMENT_BYTES)
         return self._create(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
 
     def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
@@ -220,13 +237,13 @@ class Topics:
         """
         entry = self.find(name)
         if entry is None:
-            raise UnknownTopic(f"there is no topic {tenancy.split(name).name}")
+            raise UnknownTopic.named(tenancy.split(name).name)
         if not entry.partitions < count <= PARTITIONS_MAX:
             expected = f"more than the {entry.partitions} there are, up to {PARTITIONS_MAX}"
             raise InvalidSetting("partitions", count, expected)
         if not validate_only:
             with self._changing:
-                self._shelve(self._directory.alter_topic(name, partitions=count))
+                self._shelve(self._directory.topics.alter(name, partitions=count))
 
     def alter(self, name: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
         """Replace the settings that a topic has of its own. Durable on return.
@@ -237,12 +254,12 @@ class Topics:
         """
         entry = self.find(name)
         if entry is None:
-            raise UnknownTopic(f"there is no topic {tenancy.split(name).name}")
+            raise UnknownTopic.named(tenancy.split(name).name)
         if validate_only:
             check_change(self.config_of(entry), self._directory.config_of(config))
         else:
             with self._changing:
-                self._shelve(self._directory.alter_topic(name, config=config))
+                self._shelve(self._directory.topics.alter(name, config=config))
 
     def delete(self, name: str) -> None:
         """Delete a topic and everything in it. Durable on return.
@@ -251,10 +268,11 @@ class Topics:
             UnknownTopic: If there is none.
         """
         with self._changing:
-            self._directory.delete_topic(name)
+            self._directory.topics.delete(name)
             shown, org = tenancy.split(name)
             shelf = self.shelf(org)
             topic = shelf.topics.pop(shown, None)
             if topic is not None:
                 shelf.by_id.pop(topic.id, None)
+                self.epochs.forget(topic.entry)
             shelf.changes += 1

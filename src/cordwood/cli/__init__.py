@@ -27,38 +27,41 @@ from cordwood.errors import (
 
 __all__ = ["ExitCode", "main"]
 
-# Each command: where it is, and its line in the overview.
+# Each command: its place, and its line in the overview.
 _COMMANDS = {
-    "backup": ("cordwood.cli.backup:backup", "Back up a data directory, beside whoever writes it."),
+    "backup": ("cordwood.cli.files.backup:backup", "Back up a data directory, beside its writer."),
     "checkpoint": (
-        "cordwood.cli.checkpoint:checkpoint",
+        "cordwood.cli.evidence.checkpoint:checkpoint",
         "Sign for what a log holds, and check that it still does.",
     ),
     "completion": ("cordwood.cli.completion:completion", "Print the completion script of a shell."),
-    "consume": ("cordwood.cli.consume:consume", "Print the records of a topic."),
-    "doctor": ("cordwood.cli.doctor:doctor", "Explain a data directory and this installation."),
-    "export": ("cordwood.cli.export:export", "Write a topic as another system keeps it."),
-    "group": ("cordwood.cli.group:group", "List, describe, reset and delete consumer groups."),
-    "import": ("cordwood.cli.import_:import_", "Make a topic of another system's directory."),
-    "maintain": ("cordwood.cli.maintain:maintain", "Run one pass of retention and compaction."),
+    "consume": ("cordwood.cli.records.consume:consume", "Print the records of a topic."),
+    "doctor": ("cordwood.cli.operations.doctor:doctor", "Explain a data directory and this installation."),
+    "export": ("cordwood.cli.files.export:export", "Write a topic as another system keeps it."),
+    "group": ("cordwood.cli.operations.group:group", "List, describe, reset and delete consumer groups."),
+    "import": ("cordwood.cli.files.import_:import_", "Make a topic of another system's directory."),
+    "maintain": ("cordwood.cli.files.maintain:maintain", "Run one pass of retention and compaction."),
     "pipeline": ("cordwood.cli.pipeline:pipeline", "Run jobs of the data pipeline on Spark."),
-    "produce": ("cordwood.cli.produce:produce", "Append lines from standard input to a topic."),
-    "prove": ("cordwood.cli.prove:prove", "Prove that a record is in the log."),
-    "reindex": ("cordwood.cli.reindex:reindex", "Rebuild the indexes of a data directory."),
-    "restore": ("cordwood.cli.restore:restore", "Make a data directory of a backup, up to any point."),
-    "segment": ("cordwood.cli.segment:segment", "Look into a segment file."),
-    "serve": ("cordwood.cli.serve:serve", "Serve a data directory to Kafka clients."),
-    "top": ("cordwood.cli.top:top", "Show rates, sizes and lag of topics, live."),
-    "topic": ("cordwood.cli.topic:topic", "Create, list, describe, alter and delete topics."),
-    "verify": ("cordwood.cli.verify:verify", "Check every byte of a data directory."),
-    "verify-proof": ("cordwood.cli.verify_proof:verify_proof", "Check a proof with nothing but a key."),
+    "produce": ("cordwood.cli.records.produce:produce", "Append lines from standard input to a topic."),
+    "prove": ("cordwood.cli.evidence.prove:prove", "Prove that a record is in the log."),
+    "reindex": ("cordwood.cli.files.reindex:reindex", "Rebuild the indexes of a data directory."),
+    "restore": ("cordwood.cli.files.restore:restore", "Make a data directory of a backup, up to any point."),
+    "segment": ("cordwood.cli.files.segment:segment", "Look into a segment file."),
+    "serve": ("cordwood.cli.operations.serve:serve", "Serve a data directory to Kafka clients."),
+    "top": ("cordwood.cli.operations.top:top", "Show rates, sizes and lag of topics, live."),
+    "topic": ("cordwood.cli.operations.topic:topic", "Create, list, describe, alter and delete topics."),
+    "verify": ("cordwood.cli.files.verify:verify", "Check every byte of a data directory."),
+    "verify-proof": (
+        "cordwood.cli.evidence.verify_proof:verify_proof",
+        "Check a proof with nothing but a key.",
+    ),
 }
-#: What a shell expects of a command that Ctrl-C ended.
+#: The exit status that a shell expects after Ctrl-C.
 _INTERRUPTED = 130
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says."""
+    """The exit status of a command."""
 
     OK = 0
     ERROR = 1
@@ -74,7 +77,7 @@ class _Corruption(click.ClickException):
 
 
 class _Commands(click.Group):
-    """Finds commands by name and reports what the library raises in one sentence."""
+    """Finds commands by name and reports exceptions of the library in one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_COMMANDS)
@@ -105,8 +108,8 @@ class _Commands(click.Group):
 
 
 def _end_quietly() -> NoReturn:
-    """End because nobody reads what we print any more: ``| head`` has seen enough."""
-    # The interpreter flushes once more when it ends, and would complain.
+    """End because the reader of our output has gone, as with ``| head``."""
+    # The interpreter flushes again at exit and would report an error.
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     raise SystemExit(ExitCode.OK)
@@ -123,7 +126,7 @@ def _reported(error: CordwoodError | OSError) -> click.ClickException:
             return _Corruption(f"{text}; cordwood verify says what else is wrong")
         case OffsetOutOfRange():
             text += " any more: the log moved meanwhile; begin again, as with -o beginning"
-        case UnknownTopic() if text.startswith("there is no topic"):
+        case UnknownTopic() if error.missing is not None:
             text += "; cordwood topic list shows which there are"
         case DirectoryLocked() if error.address is not None:
             text += f"; use that one with --bootstrap {error.address}, or end it first"

@@ -1,4 +1,4 @@
-"""``cordwood completion``: what a shell needs to complete our commands and options."""
+"""``cordwood completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     assert found is not None
     made = found(main, {}, "cordwood", "_CORDWOOD_COMPLETE")
-    # Not through source(), which runs the shell first to see how old it is.
+    # Not through source(), which first runs the shell to find its version.
     click.echo(made.source_template % made.source_vars())

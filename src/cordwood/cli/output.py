@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs, and how far long work has come."""
+"""Tables for people, JSON for programs, and the progress of long work."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from cordwood.records import Progress
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import ProgressColumn
-
-Progress = Callable[[int], None]
-"""Told how much is done by now, in the unit of the total."""
 
 
 def print_json(value: object) -> None:
@@ -28,7 +27,7 @@ def print_table(
 ) -> None:
     """Print rows under headings: drawn on a terminal, else aligned columns that scripts can cut.
 
-    Numbers stand on the right; None is shown as ``-``. *styles* has one for each row.
+    Numbers are aligned right; None is shown as ``-``. *styles* has one for each row.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(headings))]
@@ -69,29 +68,14 @@ def _draw(
     for heading, on_right in zip(headings, right, strict=True):
         table.add_column(heading, overflow="fold", justify="right" if on_right else "left")
     for number, row in enumerate(cells):
-        # As Text: what is in a file is never taken for markup.
+        # As Text, so that file content is never interpreted as markup.
         table.add_row(*map(Text, row), style=styles[number] if styles else None)
     Console().print(table)
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: ``1 partition``, ``2 partitions``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def bytes_text(size: int) -> str:
-    """Return *size* for people: ``1.5 GiB``."""
-    amount = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
-
-
 @contextlib.contextmanager
 def progress_bar(doing: str, total_bytes: int | None, *, shown: bool = True) -> Iterator[Progress]:
-    """Show how many bytes are done, of *total_bytes* if that is known; on a terminal only."""
+    """Show the number of processed bytes, of *total_bytes* if known; on a terminal only."""
     if not shown or not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -105,7 +89,7 @@ def progress_bar(doing: str, total_bytes: int | None, *, shown: bool = True) -> 
 
 @contextlib.contextmanager
 def task_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
-    """Show how many tasks are done, of how many; only where someone looks at a terminal."""
+    """Show the number of finished tasks; on a terminal only."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -115,7 +99,7 @@ def task_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _bar(*columns: ProgressColumn) -> Bar:
-    """Return a bar on standard error that leaves nothing behind."""
+    """Return a bar on standard error that is erased at the end."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 

@@ -32,12 +32,12 @@ def schema(*, timestamp_unit: str = "ms") -> pa.Schema:
 
 
 def to_arrow(columns: ColumnBuffers, fields: pa.Schema | None = None) -> pa.RecordBatch:
-    """Return the columns there are as an Arrow record batch over the same memory.
+    """Return the present columns as an Arrow record batch over the same memory.
 
-    With *fields* only those, as these say: nullable or not, timestamps in their unit, which is a copy.
+    With *fields*, only those columns with their types: nullable or not, timestamps in their unit (a copy).
 
     Raises:
-        pyarrow.ArrowInvalid: If a timestamp does not fit that unit.
+        pyarrow.ArrowInvalid: If a timestamp does not fit the unit.
     """
     import pyarrow as pa
 
@@ -84,7 +84,7 @@ def from_arrow(batch: pa.RecordBatch) -> ColumnBuffers:
 
 
 def binary_column(array: pa.Array) -> BinaryBuffers:
-    """Return one column of byte strings as the kernels take it."""
+    """Return one column of byte strings in the form that kernels take."""
     import pyarrow as pa
 
     return _binary_buffers(pa, array, pa.binary())
@@ -107,7 +107,7 @@ def _header_array(pa: Any, kind: pa.DataType, rows: int, column: HeaderBuffers) 
 
 
 def _from_its_start(pa: Any, array: pa.Array) -> pa.Array:
-    """Return the array with no offset into its buffers, copied only where it had one."""
+    """Return the array with no offset into its buffers, copied only if it had one."""
     return array if array.offset == 0 else pa.concat_arrays([array, array.slice(0, 0)])
 
 
@@ -122,7 +122,7 @@ def _milliseconds(pa: Any, array: pa.Array) -> memoryview:
     if pa.types.is_timestamp(array.type) and array.type.unit != "ms":
         import pyarrow.compute as pc
 
-        # floor_temporal, because a cast truncates towards zero and refuses what it would lose.
+        # floor_temporal, because a cast truncates towards zero and refuses a loss of precision.
         array = pc.floor_temporal(array, unit="millisecond").cast(pa.timestamp("ms", array.type.tz))
     return _int64_buffer(pa, array, pa.int64())
 
@@ -133,7 +133,7 @@ def _binary_buffers(pa: Any, array: pa.Array, kind: pa.DataType) -> BinaryBuffer
     rows = len(array)
     return BinaryBuffers(
         memoryview(validity) if array.null_count else None,
-        # An empty array may come without an offsets buffer at all.
+        # An empty array may have no offsets buffer.
         memoryview(offsets)[: (rows + 1) * 4] if offsets and offsets.size else bytes(4 * (rows + 1)),
         memoryview(data) if data is not None else b"",
         array.null_count,

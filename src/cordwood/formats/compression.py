@@ -23,6 +23,9 @@ _XERIAL_BLOCK_SIZE = 32 * 1024
 _INT32 = struct.Struct(">i")
 
 _FIRST_GUESS_MIN = 64 * 1024
+#: Stands behind the room for decompressed data: data that needs more room is written over it. Only the text
+#: of its error tells whether a decompressor ran out of room or read invalid data.
+_UNTOUCHED = bytes.fromhex("9d3b5c01e8f27a464fb1d6620a97cc35")
 
 
 class Compression(IntEnum):
@@ -83,32 +86,30 @@ def _decompress_growing(
 ) -> Buffer:
     """Decompress into a buffer of a likely size, then into larger ones up to the limit.
 
-    These formats may not say how much will come out, and what they say may be a lie.
+    The data may not say how many bytes will come out, and may say a wrong number.
     """
     size = min(limit, max(8 * len(data), _FIRST_GUESS_MIN))
     while True:
-        out = bytearray(size)
+        out = bytearray(size + len(_UNTOUCHED))
+        out[size:] = _UNTOUCHED
         try:
-            return memoryview(out)[: decompress_into(data, out)]
+            count = decompress_into(data, out)
+            if count <= limit:
+                return memoryview(out)[:count]
         except cramjam.DecompressionError as error:
-            if size < limit and _ran_out_of_room(error):
-                size = min(limit, size * 8)
-                continue
-            raise _failure(compression, error, limit, position) from None
+            if out[size:] == _UNTOUCHED:
+                raise _invalid(compression, error, position) from None
+        # More than *size* bytes came.
+        if size == limit:
+            name = compression.name.lower()
+            raise FrameTooLarge(
+                position=position, expected=f"at most {limit} bytes", found="more", what=f"{name} records"
+            )
+        size = min(limit, size * 8)
 
 
-def _ran_out_of_room(error: Exception) -> bool:
-    return "whole buffer" in str(error)
-
-
-def _failure(
-    compression: Compression, error: Exception, limit: int, position: int
-) -> FrameTooLarge | InvalidBatch:
+def _invalid(compression: Compression, error: Exception, position: int) -> InvalidBatch:
     name = compression.name.lower()
-    if _ran_out_of_room(error):
-        return FrameTooLarge(
-            position=position, expected=f"at most {limit} bytes", found="more", what=f"{name} records"
-        )
     return InvalidBatch(position=position, expected=f"{name} data", found=str(error), what="records")
 
 
@@ -137,7 +138,7 @@ def _snappy_decompress(data: Buffer, limit: int, position: int) -> Buffer:
         for block in blocks:
             end += cramjam.snappy.decompress_raw_into(block, out[end:])
     except cramjam.DecompressionError as error:
-        raise _failure(Compression.SNAPPY, error, limit, position) from None
+        raise _invalid(Compression.SNAPPY, error, position) from None
     return out[:end]
 
 

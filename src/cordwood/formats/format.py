@@ -4,8 +4,8 @@ The engine appends, finds, checks and cuts frames; only a format knows what is i
 bytes in, bytes or facts out.
 
 There are two kinds. In the native format a frame is a batch of records, as Kafka's clients send and take
-them. In the others a frame is one record (``record_per_frame``), and what clients send and take is decoded
-and encoded again on the way; `record_per_frame.RecordPerFrame` keeps most of this contract for those.
+them. In the others a frame is one record (``record_per_frame``): clients' batches are decoded and encoded on
+the way in and out; `record_per_frame.RecordPerFrame` implements most of this contract for them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import FrameError
+from cordwood.formats.receiving import BatchTerms, CompressionChoice
 from cordwood.formats.sidecar import Sidecar
-from cordwood.kernels import Buffer, ColumnBuffers, Want
-from cordwood.kernels.layout import INT32_MAX
+from cordwood.kernels import INT32_MAX, Buffer, ColumnBuffers, Want
 from cordwood.records import Header, Record
 
 Row = Sequence[Any]
@@ -34,10 +34,10 @@ class Ending(Enum):
 
 
 class Holds(NamedTuple):
-    """What a record may have beside a value. A record with anything else is refused by name.
+    """The parts of a record, besides its value, that a format can store. Other parts are refused by name.
 
-    ``stamps`` says that frames keep which producer made them: where they do not, an idempotent producer is
-    known only to the process that took its records, and to the snapshot that one left.
+    ``stamps`` says that frames store their producer. If they do not, an idempotent producer is known only to
+    the process that appended its records, and to the snapshot that it saved.
     """
 
     keys: bool
@@ -47,9 +47,9 @@ class Holds(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """Which producer made a frame, and which of its records it holds.
+    """The producer of a frame, and the sequence numbers of its records.
 
-    ``first_sequence`` is that of the first record; numbers go on modulo 2**31 as in Kafka.
+    ``first_sequence`` is that of the first record; numbers wrap at 2**31 as in Kafka.
     """
 
     producer_id: int
@@ -59,9 +59,9 @@ class ProducerStamp(NamedTuple):
 
 
 class ReceivedFrame(NamedTuple):
-    """A batch that a client encoded, checked, in a buffer of its own that may be changed.
+    """A batch that a client encoded, checked, in its own buffer, which may be changed.
 
-    ``records`` are those in it, where the format does not store the batch as it is.
+    ``records`` are its records, if the format does not store the batch unchanged.
     """
 
     data: memoryview
@@ -72,11 +72,11 @@ class ReceivedFrame(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """Frames that have their offsets, to be appended together.
+    """Frames with assigned offsets, to be appended together.
 
-    Where each holds one record, ``sizes`` and ``timestamps`` (milliseconds) are theirs, in order, and
-    ``checksums`` those that the sidecar keeps; else ``data`` is one frame and they are empty. ``left`` is
-    what the last frame leaves for the one after it.
+    If each frame is one record, ``sizes`` and ``timestamps`` (milliseconds) are theirs, in order, and
+    ``checksums`` are those for the sidecar; else ``data`` is one frame and they are empty. ``left`` is the
+    state that the last frame passes to the next one.
     """
 
     data: Buffer
@@ -89,10 +89,10 @@ class Encoded(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What a scan has to know beside the bytes it looks at.
+    """The input of a scan besides the bytes.
 
-    ``position`` is where the first of them stands in the store; ``sidecar`` has the entries from that of the
-    next offset on; ``before`` is what the frame before the first one left for it, None if that is not known.
+    ``position`` is that of the first byte in the store; ``sidecar`` has the entries from the next offset on;
+    ``before`` is the state that the previous frame left, None if unknown.
     """
 
     position: int = 0
@@ -104,7 +104,7 @@ NOTHING_BESIDE = Beside()
 
 
 class FrameTable(Protocol):
-    """The whole, valid frames found in a buffer from one position on, and what came after them."""
+    """The complete, valid frames found in a buffer from one position on, and how they ended."""
 
     @property
     def ending(self) -> Ending:
@@ -116,7 +116,7 @@ class FrameTable(Protocol):
 
     @property
     def left(self) -> bytes:
-        """What the last frame leaves for the one after it; nothing where frames stand alone."""
+        """The state that the last frame passes to the next one; empty if frames are independent."""
 
     def __len__(self) -> int: ...
 
@@ -133,10 +133,10 @@ class FrameTable(Protocol):
         """Return the largest timestamp in a frame, None if it holds no records."""
 
     def record_count(self, frame: int) -> int:
-        """Return how many data records are in a frame: as many as `columns` gives of it."""
+        """Return the number of data records in a frame: the rows that `columns` returns for it."""
 
     def stamp(self, frame: int) -> ProducerStamp | None:
-        """Return which producer made a frame, None if it does not say."""
+        """Return the producer of a frame, None if it has none."""
 
     def find(self, offset: int) -> int:
         """Return the first frame that reaches beyond *offset*; the number of frames if none does."""
@@ -145,20 +145,20 @@ class FrameTable(Protocol):
         """Return the last frame that ends at or before *position_max*; -1 if none does."""
 
     def error(self) -> FrameError:
-        """Return what is wrong after the last frame; only where the run did not end at a frame's end."""
+        """Return the fault after the last frame; only if the run did not end at a frame's end."""
 
     def records(self, frame: int) -> list[Record]:
         """Decode the data records of a frame.
 
         Raises:
-            FrameError: If it contradicts itself though its checksum is right.
+            FrameError: If it contradicts itself although its checksum is correct.
         """
 
     def columns(self, first: int, stop: int, want: Want) -> ColumnBuffers:
         """Decode the data records of frames [first, stop) to columns; raises as `records` does."""
 
     def batches(self, first: int, stop: int) -> Sequence[Buffer]:
-        """Return the records of frames [first, stop) as Kafka's record batches, which follow each other.
+        """Return the records of frames [first, stop) as consecutive record batches.
 
         Offsets and timestamps are kept. Raises as `records` does.
         """
@@ -169,14 +169,14 @@ class FrameTable(Protocol):
     def without(self, frame: int, dropped: Buffer, first: int) -> Buffer:
         """Return a frame without the data records whose byte in *dropped* is not 0.
 
-        Its i-th record has byte ``first + i``. The offsets that the frame takes stay, as does what it says
-        of its producer, even where no record is left. It never grows: a frame that would, or cannot be
-        without a record, is as it was. Raises as `records` does.
+        Its i-th record has byte ``first + i``. The offsets and the producer of the frame stay, even if no
+        record is left. It never grows: a frame that would grow, or cannot be empty, is returned unchanged.
+        Raises as `records` does.
         """
 
 
 class StreamedFrame(Protocol):
-    """A frame of one record whose value goes by in chunks."""
+    """A frame of one record whose value is streamed in chunks."""
 
     @property
     def size(self) -> int:
@@ -184,7 +184,7 @@ class StreamedFrame(Protocol):
 
     @property
     def head(self) -> bytearray:
-        """What stands before the value; complete only after `finish`."""
+        """The bytes before the value; complete only after `finish`."""
 
     @property
     def next_offset(self) -> int:
@@ -196,23 +196,23 @@ class StreamedFrame(Protocol):
 
     @property
     def checksum(self) -> int:
-        """What the sidecar keeps of the frame, after `finish`; 0 where there is none."""
+        """The checksum for the sidecar, after `finish`; 0 without a sidecar."""
 
     def update(self, chunk: Buffer) -> None:
-        """Take the next bytes of the value into the checksum."""
+        """Add the next bytes of the value to the checksum."""
 
     def finish(self) -> tuple[bytearray, bytes]:
-        """Return what stands before and after the value."""
+        """Return the bytes before and after the value."""
 
     def left(self, frame: Iterable[Buffer]) -> bytes:
-        """Return what the frame leaves for the next one.
+        """Return the state that the frame passes to the next one.
 
-        *frame* gives all of its bytes again, in pieces, and is asked only by a format that needs them.
+        *frame* returns all of its bytes again, in pieces; only a format that needs them calls it.
         """
 
 
 class Format(Protocol):
-    """What the engine needs of a record format."""
+    """The interface of a record format."""
 
     @property
     def name(self) -> str:
@@ -220,33 +220,33 @@ class Format(Protocol):
 
     @property
     def header_size(self) -> int:
-        """How many bytes of a frame tell its size; 0 where only the sidecar does."""
+        """The number of bytes at the start of a frame that contain its size; 0 if only the sidecar has it."""
 
     @property
     def record_per_frame(self) -> bool:
-        """Whether a frame is one record. Else it is a batch as clients send and take it."""
+        """Whether a frame is one record. Otherwise it is a batch as clients send and receive it."""
 
     @property
     def holds(self) -> Holds:
-        """What a record may have."""
+        """The parts that a record may have."""
 
     @property
     def sidecar(self) -> Sidecar | None:
-        """The file beside the store that frames need to be found or checked, if there is one."""
+        """The sidecar that is needed to find or check frames, if there is one."""
 
     @property
     def chained(self) -> bool:
-        """Whether a frame depends on the one before it, by what that one `left`."""
+        """Whether a frame depends on the state that the previous one `left`."""
 
     @property
     def store_bytes_max(self) -> int | None:
-        """How large a store may become, None without a limit of the format's own."""
+        """The largest size of a store, None if the format has no limit."""
 
     def for_partition(self, partition: int) -> Format:
-        """Return the format for the frames of one partition, which may have its number in them."""
+        """Return the format for the frames of one partition, which may contain its number."""
 
     def frame_size(self, header: Buffer) -> int | None:
-        """Return the size of the frame whose first ``header_size`` bytes these are, None if they are none."""
+        """Return the size of the frame with these first ``header_size`` bytes, None if they are invalid."""
 
     def scan(
         self,
@@ -260,17 +260,17 @@ class Format(Protocol):
         checked_before: int = 0,
         beside: Beside = NOTHING_BESIDE,
     ) -> FrameTable:
-        """Find the whole, valid frames from *start* on.
+        """Find the complete, valid frames from *start* on.
 
-        Valid: well formed, no larger than *size_max*, at or after *next_offset* (where *dense*, exactly
-        there) and in order, of the leader epoch that *epochs*, (start offset, epoch) pairs in order, has
-        for its offset (None: of any), with the checksum of its bytes, as the sidecar has it, and following
-        the frame before it. Frames that end at or before *checked_before* had their checksum compared
-        earlier and are spared it.
+        Valid: well formed, no larger than *size_max*, at or after *next_offset* (with *dense*, exactly there)
+        and in order, with the leader epoch that *epochs*, (start offset, epoch) pairs in order, has for its
+        offset (None: any), with a correct checksum in the frame or in the sidecar, and consistent with the
+        frame before it. The checksum of frames that end at or before *checked_before* was compared earlier
+        and is skipped.
         """
 
     def candidates(self, buffer: Buffer) -> Iterator[int]:
-        """Yield the positions where a frame could start, judged by what is cheap to see."""
+        """Yield the positions where a frame could start, by a cheap test."""
 
     def encode(
         self,
@@ -282,27 +282,29 @@ class Format(Protocol):
         log_append_time: bool,
         size_max: int,
         before: bytes = b"",
+        codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one frame, or as one each.
 
-        A row without a timestamp gets *now_ms*; with *log_append_time*, all do. *before* is what the frame
-        before the first one left; nothing before the very first.
+        A row without a timestamp gets *now_ms*; with *log_append_time*, all do. *before* is the state that
+        the previous frame left; empty before the first frame of a log. *codec* compresses if a frame is a
+        batch.
 
         Raises:
-            RecordRefused: If the format cannot hold one of them, by name.
+            RecordRefused: If the format cannot store a part of a record; names the part.
             FrameTooLarge: If a frame would exceed *size_max* bytes.
         """
 
-    def receive(self, data: memoryview, *, size_max: int, keyed: bool = False) -> ReceivedFrame:
-        """Check the one Kafka record batch in *data*, which a client encoded, for all that it says of itself.
+    def receive(self, data: memoryview, terms: BatchTerms) -> ReceivedFrame:
+        """Check the one Kafka record batch in *data*, which a client encoded, completely.
 
-        With *keyed* every record must have a key.
+        The result satisfies *terms*: in *data* itself if possible, else in a new buffer.
 
         Raises:
-            FrameTooLarge: If it, or one of its records, exceeds *size_max* bytes.
-            FrameError: Of the kind that says what is wrong.
-            RecordRefused: If it is sound, but of a kind that a client must not send, or that the format
-                cannot hold, by name.
+            FrameTooLarge: If it or one of its records exceeds the size limit of *terms*.
+            FrameError: The subclass says what is wrong.
+            RecordRefused: If it is sound, but clients must not send this kind.
+            RecordsRejected: If *terms* or the format do not allow some of its records.
         """
 
     def place(
@@ -315,7 +317,7 @@ class Format(Protocol):
         size_max: int = INT32_MAX,
         before: bytes = b"",
     ) -> Encoded:
-        """Give a received batch its offsets and epoch, in place where it is stored as it is.
+        """Assign offsets and epoch to a received batch, in place if it is stored unchanged.
 
         With *append_timestamp* its records count as appended then. Raises as `encode` does.
         """

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from cordwood import kernels
 from cordwood.errors import FrameError, FrameTooLarge, InvalidBatch, RecordRefused
 from cordwood.formats import batch
-from cordwood.formats.batch import BatchHeader, BatchOptions, Scan
+from cordwood.formats.batch import BatchHeader, BatchOptions, BatchScan
+from cordwood.formats.compression import Compression
 from cordwood.formats.format import (
     NOTHING_BESIDE,
     Beside,
@@ -19,11 +20,21 @@ from cordwood.formats.format import (
     ReceivedFrame,
     Row,
 )
+from cordwood.formats.receiving import BatchTerms, CompressionChoice, check_allowed, recompressed
 from cordwood.formats.sidecar import Sidecar
 from cordwood.formats.streamed import StreamedBatch
-from cordwood.kernels import HEADER_COLUMNS, HEADER_SIZE, Buffer, ColumnBuffers, HeaderColumn, Stop, Want
-from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
-from cordwood.kernels.reference import HEADER
+from cordwood.kernels import (
+    HEADER,
+    HEADER_COLUMNS,
+    HEADER_SIZE,
+    INT32_MAX,
+    LENGTH_OVERHEAD,
+    Buffer,
+    ColumnBuffers,
+    HeaderColumn,
+    Stop,
+    Want,
+)
 from cordwood.records import Header, Record
 
 _MAGIC_AT = 16
@@ -37,7 +48,7 @@ class BatchTable:
 
     left = b""
 
-    def __init__(self, buffer: Buffer, start: int, found: Scan, sound: int) -> None:
+    def __init__(self, buffer: Buffer, start: int, found: BatchScan, sound: int) -> None:
         self._buffer = buffer
         self._start = start
         self._found = found
@@ -83,13 +94,13 @@ class BatchTable:
         return self._found.column(HeaderColumn.MAX_TIMESTAMP)[frame]
 
     def record_count(self, frame: int) -> int:
-        """Return how many records a batch has; a control batch has none for us."""
+        """Return how many records a batch has; a control batch has no data records."""
         if self._found.column(HeaderColumn.ATTRIBUTES)[frame] & batch.CONTROL:
             return 0
         return self._found.column(HeaderColumn.COUNT)[frame]
 
     def stamp(self, frame: int) -> ProducerStamp | None:
-        """Return which producer made a batch, None if it does not say."""
+        """Return the producer of a batch, None if it has none."""
         producer_id = self._found.column(HeaderColumn.PRODUCER_ID)[frame]
         if producer_id == batch.NO_PRODUCER_ID:
             return None
@@ -112,7 +123,7 @@ class BatchTable:
         return frame
 
     def error(self) -> FrameError:
-        """Return what is wrong after the last batch."""
+        """Return the fault after the last batch."""
         if self._sound == len(self._found):
             return self._found.error(self._buffer)
         header = list(self._found.headers())[self._sound]
@@ -126,22 +137,22 @@ class BatchTable:
         )
 
     def records(self, frame: int) -> list[Record]:
-        """Decode the records of a batch; a control batch has none for us."""
+        """Decode the records of a batch; a control batch has no data records."""
         header = self._header(frame)
         return [] if header.is_control else batch.decode_records(self._buffer, header)
 
     def columns(self, first: int, stop: int, want: Want) -> ColumnBuffers:
         """Decode the records of batches [first, stop) to columns."""
         rows = memoryview(self._found.table).cast("B")[first * _ROW_SIZE : stop * _ROW_SIZE]
-        return batch.decode_columns(self._buffer, Scan(rows, self.end, Stop.END), want)
+        return batch.decode_columns(self._buffer, BatchScan(rows, self.end, Stop.END), want)
 
     def batches(self, first: int, stop: int) -> tuple[memoryview]:
-        """Return batches as they stand in the buffer."""
+        """Return the batches unchanged from the buffer."""
         end = self._positions[stop] if stop < self._sound else self.end
         return (memoryview(self._buffer)[self._positions[first] : end],)
 
     def keep_before(self, frame: int, end_offset: int) -> bytearray | None:
-        """Return a batch without the records at or above *end_offset*, encoded anew."""
+        """Return a batch without the records at or above *end_offset*, encoded again."""
         header = self._header(frame)
         columns = self.columns(frame, frame + 1, Want.ALL)
         assert columns.offset is not None
@@ -166,7 +177,7 @@ class BatchFormat:
 
     name = "batch"
     header_size = LENGTH_OVERHEAD
-    #: How many bytes of a batch tell how many offsets it takes, and have the first of them.
+    #: The number of bytes of a batch that contain its base offset and its last offset.
     place_size = HEADER_SIZE
     record_per_frame = False
     holds = Holds(keys=True, headers=True, null_values=True, stamps=True)
@@ -175,11 +186,11 @@ class BatchFormat:
     store_bytes_max: int | None = None
 
     def for_partition(self, partition: int) -> BatchFormat:
-        """Return itself: no batch says which partition it is in."""
+        """Return itself: a batch does not contain its partition."""
         return self
 
     def frame_size(self, header: Buffer) -> int | None:
-        """Return the size that the length field tells."""
+        """Return the size from the length field."""
         size = int.from_bytes(memoryview(header)[8:12], "big", signed=True) + LENGTH_OVERHEAD
         return size if size >= HEADER_SIZE else None
 
@@ -195,7 +206,7 @@ class BatchFormat:
         checked_before: int = 0,
         beside: Beside = NOTHING_BESIDE,
     ) -> BatchTable:
-        """Find the whole, valid batches from *start* on."""
+        """Find the complete, valid batches from *start* on."""
         within = (0, INT32_MAX) if epochs is None else (epochs[0][1], epochs[-1][1])
         found = batch.scan(
             buffer, start, size_max=size_max, next_offset=next_offset, dense=dense, epochs=within
@@ -226,10 +237,11 @@ class BatchFormat:
         log_append_time: bool,
         size_max: int,
         before: bytes = b"",
+        codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one batch.
 
-        The work of `batch.encode_records` in a straight line, because it is that of every append.
+        Same as `batch.encode_records`, inlined for speed, because every append calls it.
         """
         encoded, base_timestamp, max_timestamp, last_delta = kernels.encode_rows(rows, now_ms, HEADER_SIZE)
         if last_delta < 0:
@@ -255,10 +267,15 @@ class BatchFormat:
             last_delta + 1,
         )
         batch.seal(encoded)
+        if codec is not None and codec.compression is not Compression.NONE:
+            header = batch.read_header(encoded, size_max=INT32_MAX)
+            encoded = recompressed(memoryview(encoded), header, codec)
+            batch.check_size(encoded, size_max)
         return Encoded(encoded, base_offset + last_delta + 1, max_timestamp)
 
-    def receive(self, data: memoryview, *, size_max: int, keyed: bool = False) -> ReceivedFrame:
-        """Check the one batch in *data*; a max timestamp that is wrong is set right in place."""
+    def receive(self, data: memoryview, terms: BatchTerms) -> ReceivedFrame:
+        """Check the one batch in *data*; a wrong max timestamp is corrected in place."""
+        size_max = terms.size_max
         if len(data) > size_max:
             raise FrameTooLarge(
                 position=0, expected=f"at most {size_max} bytes", found=len(data), what="batch"
@@ -268,12 +285,15 @@ class BatchFormat:
             raise InvalidBatch(
                 position=header.size, expected="one batch", found=f"{len(data)} bytes", what="batch length"
             )
-        _refuse_what_clients_must_not_send(header)
+        _refuse_broker_only(header)
         largest = batch.check_records(data, header, record_max=size_max)
-        if keyed and batch.count_keyless(data, header):
-            raise RecordRefused("a record without a key in a topic that is compacted")
+        check_allowed(data, header, largest, terms)
         if largest != header.max_timestamp:
             batch.set_max_timestamp(data, header, largest)
+        if terms.codec is not None and terms.codec.compression is not header.compression:
+            made = recompressed(data, header, terms.codec)
+            batch.check_size(made, size_max)
+            data = memoryview(made)
         stamp = None
         if header.producer_id != batch.NO_PRODUCER_ID:
             first, last = header.base_sequence, header.base_sequence + header.last_offset_delta
@@ -290,7 +310,7 @@ class BatchFormat:
         size_max: int = INT32_MAX,
         before: bytes = b"",
     ) -> Encoded:
-        """Set base offset, leader epoch and, if it counts, the time of the append."""
+        """Set base offset, leader epoch and, for log append time, the time of the append."""
         batch.place(frame.data, 0, base_offset, leader_epoch)
         next_offset = base_offset + frame.record_count
         if append_timestamp is None:
@@ -306,7 +326,7 @@ class BatchFormat:
         Returns the size of the batch and the offset after it. No checksum changes.
 
         Raises:
-            InvalidBatch: If no batch begins like that.
+            InvalidBatch: If *head* is not the beginning of a batch.
         """
         size = self.frame_size(head) if len(head) >= HEADER_SIZE else None
         last_delta = int.from_bytes(head[_LAST_DELTA_AT : _LAST_DELTA_AT + 4], "big", signed=True)
@@ -343,12 +363,12 @@ class BatchFormat:
         )
 
     def decode(self, buffer: Buffer, position: int) -> list[Record]:
-        """Decode the records of a batch; a control batch has none for us."""
+        """Decode the records of a batch; a control batch has no data records."""
         header = batch.read_header(buffer, position)
         return [] if header.is_control else batch.decode_records(buffer, header)
 
 
-def _refuse_what_clients_must_not_send(header: BatchHeader) -> None:
+def _refuse_broker_only(header: BatchHeader) -> None:
     if header.attributes & ~batch.COMPRESSION_MASK:
         kinds = (
             (batch.CONTROL, "control"),
@@ -360,14 +380,14 @@ def _refuse_what_clients_must_not_send(header: BatchHeader) -> None:
         raise RecordRefused(f"a batch with attributes {', '.join(named) or hex(header.attributes)}")
     if not header.record_count:
         raise RecordRefused("a batch needs at least one record")
-    # Either all three are set or it is nobody's: half of it could not be told from a retry.
+    # Either all three are set or there is no producer: a partial stamp could not be told from a retry.
     named_fields = (header.producer_id, header.producer_epoch, header.base_sequence)
     if header.producer_id != batch.NO_PRODUCER_ID and min(named_fields) < 0:
         raise RecordRefused(f"a batch of producer {header.producer_id} without epoch or sequence")
 
 
-def _count_of_epochs(found: Scan, epochs: Sequence[tuple[int, int]]) -> int:
-    """Return how many batches from the first on carry the epoch that their offset has."""
+def _count_of_epochs(found: BatchScan, epochs: Sequence[tuple[int, int]]) -> int:
+    """Return the number of leading batches whose epoch matches their offset."""
     starts = [start for start, _ in epochs]
     offsets, carried = found.column(HeaderColumn.BASE_OFFSET), found.column(HeaderColumn.LEADER_EPOCH)
     for i in range(len(found)):

@@ -1,8 +1,8 @@
-"""The file beside a store whose format has no checksum, or no framing, of its own.
+"""The file beside a store whose format has no checksums or no framing.
 
-An entry of 16 bytes for every offset of the segment, from its base on: where the frame starts, how long it
-is, and the checksum of its bytes. It is authoritative, and synced with the store before an acknowledgement:
-so a torn tail is told from a whole one. docs/formats/directory.md has the bytes.
+It has an entry of 16 bytes for every offset of the segment: position, length and checksum of the frame. It is
+authoritative and synced with the store before an acknowledgement, so a torn tail can be recognized.
+docs/formats/directory.md has the bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ assert _SUM_ENTRY.size == _INDEX_HEAD.size == _INDEX_ENTRY.size == ENTRY_SIZE
 
 
 class SidecarEntry(NamedTuple):
-    """What is kept of one frame; one of no size was removed by compaction."""
+    """The entry of one frame; a size of 0 means that compaction removed the frame."""
 
     position: int
     size: int
@@ -47,38 +47,38 @@ class SidecarEntry(NamedTuple):
 
 
 class Sidecar(Protocol):
-    """How a sidecar is laid out, and what it keeps."""
+    """The layout of a sidecar."""
 
     @property
     def suffix(self) -> str:
-        """The end of the file's name."""
+        """The suffix of the file name."""
 
     @property
     def head_size(self) -> int:
-        """How many bytes stand before the first entry."""
+        """The number of bytes before the first entry."""
 
     @property
     def frame_size_min(self) -> int:
-        """The size of the smallest frame, which bounds how many entries a piece of the store can have."""
+        """The size of the smallest frame, which limits the number of entries for a piece of the store."""
 
     @property
     def is_index(self) -> bool:
-        """Whether it takes the place of the sparse index."""
+        """Whether it replaces the sparse index."""
 
     def head(self, base_offset: int) -> bytes:
-        """Return what stands before the first entry, in the segment that begins at *base_offset*."""
+        """Return the bytes before the first entry, in the segment that begins at *base_offset*."""
 
     def pack(self, position: int, sizes: Sequence[int], checksums: Sequence[int]) -> bytes:
-        """Return the entries of frames that follow each other from *position* on."""
+        """Return the entries of consecutive frames from *position* on."""
 
     def unpack(self, entries: Buffer) -> Iterator[SidecarEntry]:
-        """Yield what whole entries say; a piece of one at the end is left out."""
+        """Yield the complete entries; an incomplete last one is ignored."""
 
     def checksum(self, buffer: Buffer, start: int, stop: int) -> int:
         """Return the checksum of the bytes [start, stop)."""
 
     def extend(self, checksum: int, chunk: Buffer) -> int:
-        """Return the checksum of what *checksum* is of, with *chunk* after it; 0 is that of nothing."""
+        """Return *checksum* extended by *chunk*; 0 is the checksum of no bytes."""
 
 
 class SumFile:
@@ -92,11 +92,11 @@ class SumFile:
         self.frame_size_min = frame_size_min
 
     def head(self, base_offset: int) -> bytes:
-        """Return nothing: the first entry comes first."""
+        """Return no bytes: the first entry is at the beginning."""
         return b""
 
     def pack(self, position: int, sizes: Sequence[int], checksums: Sequence[int]) -> bytes:
-        """Return the entries of frames that follow each other from *position* on."""
+        """Return the entries of consecutive frames from *position* on."""
         packed = bytearray()
         for size, checksum in zip(sizes, checksums, strict=True):
             packed += _SUM_ENTRY.pack(position, size, checksum)
@@ -104,7 +104,7 @@ class SumFile:
         return bytes(packed)
 
     def unpack(self, entries: Buffer) -> Iterator[SidecarEntry]:
-        """Yield what whole entries say."""
+        """Yield the complete entries."""
         whole = memoryview(entries)[: len(entries) // ENTRY_SIZE * ENTRY_SIZE]
         return map(SidecarEntry._make, _SUM_ENTRY.iter_unpack(whole))
 
@@ -113,7 +113,7 @@ class SumFile:
         return int(google_crc32c.value(kernels.readonly(buffer, start, stop)))
 
     def extend(self, checksum: int, chunk: Buffer) -> int:
-        """Return the CRC-32C with *chunk* after what it was of."""
+        """Return the CRC-32C extended by *chunk*."""
         return int(google_crc32c.extend(checksum, kernels.readonly(chunk, 0, len(chunk))))
 
 
@@ -132,7 +132,7 @@ class DenseIndexFile:
         return _INDEX_HEAD.pack(base_offset, 0)
 
     def pack(self, position: int, sizes: Sequence[int], checksums: Sequence[int]) -> bytes:
-        """Return the entries of frames that follow each other from *position* on."""
+        """Return the entries of consecutive frames from *position* on."""
         packed = bytearray()
         for size, checksum in zip(sizes, checksums, strict=True):
             packed += _INDEX_ENTRY.pack(checksum, size, position)
@@ -140,7 +140,7 @@ class DenseIndexFile:
         return bytes(packed)
 
     def unpack(self, entries: Buffer) -> Iterator[SidecarEntry]:
-        """Yield what whole entries say."""
+        """Yield the complete entries."""
         whole = memoryview(entries)[: len(entries) // ENTRY_SIZE * ENTRY_SIZE]
         for checksum, size, position in _INDEX_ENTRY.iter_unpack(whole):
             yield SidecarEntry(position, size, checksum)
@@ -150,5 +150,5 @@ class DenseIndexFile:
         return zlib.crc32(memoryview(buffer)[start:stop])
 
     def extend(self, checksum: int, chunk: Buffer) -> int:
-        """Return the CRC-32 with *chunk* after what it was of."""
+        """Return the CRC-32 extended by *chunk*."""
         return zlib.crc32(chunk, checksum)

@@ -1,4 +1,4 @@
-"""A batch of one record whose value is not in memory: everything around the value, and its checksum."""
+"""A batch of one record whose value is not in memory: the bytes around the value, and the checksum."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from cordwood.formats.batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
 )
-from cordwood.kernels import HEADER_SIZE, Buffer
-from cordwood.kernels.layout import LENGTH_OVERHEAD
-from cordwood.kernels.reference import HEADER
+from cordwood.kernels import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, Buffer
 from cordwood.records import Header
 
 _CRC = struct.Struct(">I")
@@ -27,9 +25,9 @@ _CRC_AT = 17
 
 
 class StreamedBatch:
-    """What stands before and after a value of known size; the value's bytes go by `update`, in order."""
+    """The bytes before and after a value of known size; `update` gets the value's bytes in order."""
 
-    #: No sidecar keeps one: it is in the head.
+    #: No sidecar has the checksum: it is in the head.
     checksum = 0
 
     def __init__(
@@ -47,10 +45,10 @@ class StreamedBatch:
         """Lay out the batch.
 
         Raises:
-            RecordRefused: If key or headers cannot be held.
+            RecordRefused: If key or headers cannot be stored.
             FrameTooLarge: If the batch would exceed *size_max* bytes.
         """
-        # The record with an empty value has all bytes but the two lengths; they stand at known places.
+        # The record with an empty value has all bytes except the two lengths, whose positions are known.
         empty = bytes(kernels.encode_rows([(key, b"", tuple(headers))], timestamp, 0)[0])
         body = empty[_varint_end(empty) :]
         value_at = 3 + _varint_end(body[3:]) + len(key or b"")
@@ -86,16 +84,16 @@ class StreamedBatch:
         self._crc = google_crc32c.value(bytes(self.head[CRC_START:]))
 
     def update(self, chunk: Buffer) -> None:
-        """Take the next bytes of the value into the checksum."""
+        """Add the next bytes of the value to the checksum."""
         self._crc = google_crc32c.extend(self._crc, kernels.readonly(chunk, 0, len(chunk)))
 
     def finish(self) -> tuple[bytearray, bytes]:
-        """Return what stands before the value, checksum included, and what stands after it."""
+        """Return the bytes before the value, including the checksum, and the bytes after it."""
         _CRC.pack_into(self.head, _CRC_AT, google_crc32c.extend(self._crc, self.tail))
         return self.head, self.tail
 
     def left(self, frame: Iterable[Buffer]) -> bytes:
-        """Return nothing: batches stand alone."""
+        """Return no state: batches are independent."""
         return b""
 
 

@@ -1,4 +1,4 @@
-"""A record whose value is not in memory: what stands before and after it, and the checksum of all of it."""
+"""A record whose value is not in memory: the bytes before and after it, and the checksum of the frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cordwood.kernels import Buffer
 class StreamedRecord:
     """A frame that is a head and the value; see `format.StreamedFrame`.
 
-    Formats with more than that begin here and add their own checksum.
+    Formats with a checksum in the frame extend this class.
     """
 
     def __init__(
@@ -32,14 +32,14 @@ class StreamedRecord:
         self.checksum = 0 if sidecar is None else sidecar.extend(0, head)
 
     def update(self, chunk: Buffer) -> None:
-        """Take the next bytes of the value into the checksum."""
+        """Add the next bytes of the value to the checksum."""
         if self._sidecar is not None:
             self.checksum = self._sidecar.extend(self.checksum, chunk)
 
     def finish(self) -> tuple[bytearray, bytes]:
-        """Return what stands before and after the value."""
+        """Return the bytes before and after the value."""
         return self.head, b""
 
     def left(self, frame: Iterable[Buffer]) -> bytes:
-        """Return nothing: frames stand alone."""
+        """Return no state: frames are independent."""
         return b""

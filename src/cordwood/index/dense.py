@@ -1,25 +1,25 @@
-"""The dense index: an entry for every offset, which is also what the frames are checked against."""
+"""The dense index: an entry for every offset, which also has the checksums of frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Reading = Callable[[int], int | None]
-"""Returns where the frame of an offset starts, or the next one where it was removed; None past the end."""
+"""Returns the position of an offset's frame, or of the next one if it was removed; None past the end."""
 
 
 class DenseIndex:
-    """Looks up positions in a sidecar that has one for every offset; `sparse.SparseIndex` says what is asked.
+    """Looks up positions in a sidecar with an entry for every offset; same interface as `sparse.SparseIndex`.
 
-    Nothing is kept in memory: each lookup reads the entries that it needs. So there are no entries to write
-    beside those of the sidecar.
+    Nothing is stored in memory: each lookup reads the entries that it needs. So there is no index file
+    besides the sidecar.
     """
 
     interval_bytes = 0
     interval_records = 1
 
     def __init__(self, base_offset: int, position_of: Reading, next_offset: Callable[[], int]) -> None:
-        """Look up with *position_of* what lies in [base offset, *next_offset*)."""
+        """Look up offsets in [base offset, *next_offset*) with *position_of*."""
         self.entries = bytearray()
         self._base_offset = base_offset
         self._position_of = position_of
@@ -29,14 +29,14 @@ class DenseIndex:
         return 0
 
     def add(self, offset: int, position: int) -> None:
-        """Do nothing: the sidecar has it."""
+        """Do nothing: the sidecar has the entry."""
 
     def floor_entry(self, offset: int) -> tuple[int, int] | None:
-        """Return (offset, position) of *offset*, or of the last one there is."""
+        """Return (offset, position) of *offset*, or of the last one."""
         return self._entry(min(offset, self._next_offset() - 1))
 
     def ceiling_entry(self, offset: int) -> tuple[int, int] | None:
-        """Return (offset, position) of *offset*, or of the first one there is."""
+        """Return (offset, position) of *offset*, or of the first one."""
         return self._entry(max(offset, self._base_offset)) if offset < self._next_offset() else None
 
     def last(self) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""The sparse offset index: where frames start, for some of them. docs/formats/directory.md has its bytes."""
+"""The sparse offset index: the positions of some frames. docs/formats/directory.md has its bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ assert ENTRY.size == 16
 
 
 class SparseIndex:
-    """Entries (offset, position), rising. ``entries`` is the content of the index file, byte for byte.
+    """Entries (offset, position), ascending. ``entries`` is the content of the index file, byte for byte.
 
     Not safe for concurrent `add`; lookups may run beside one adding thread.
     """
@@ -17,11 +17,11 @@ class SparseIndex:
     def __init__(
         self, interval_bytes: int, entries: bytes | bytearray = b"", *, interval_records: int = 0
     ) -> None:
-        """Go on after *entries*: one every *interval_bytes*, or every *interval_records* if that is not 0."""
+        """Continue *entries*: one every *interval_bytes*, or every *interval_records* if that is not 0."""
         self.entries = bytearray(entries)
         self.interval_bytes = interval_bytes
         self.interval_records = interval_records
-        # At least a byte further: a frame that is walked again after a restart is not another one.
+        # At least one byte further: a frame that is read again after a restart gets no second entry.
         self._step = interval_records or max(interval_bytes, 1)
         self._due_at = 0
         if entries:
@@ -32,7 +32,7 @@ class SparseIndex:
         return len(self.entries) // ENTRY.size
 
     def add(self, offset: int, position: int) -> None:
-        """Note a frame that was appended; it gets an entry if it is far enough from the last one."""
+        """Add an appended frame; it gets an entry if it is far enough from the last one."""
         place = offset if self.interval_records else position
         if place >= self._due_at:
             self.entries += ENTRY.pack(offset, position)
@@ -76,7 +76,7 @@ class SparseIndex:
         return (self._offset(low), self._position(low)) if low < len(self) else None
 
     def resume_after(self, offset: int, position: int, end: int) -> tuple[int, int] | None:
-        """Return (offset, position) of where a walk can go on that met damage at *position*."""
+        """Return the (offset, position) where a walk can continue after damage at *position*."""
         return self.next_after(position)
 
     def _offset(self, entry: int) -> int:

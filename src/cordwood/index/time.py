@@ -1,4 +1,4 @@
-"""The time index: which frame first reached a timestamp. docs/formats/directory.md has its bytes."""
+"""The time index: the first frame that reached a timestamp. docs/formats/directory.md has its bytes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 ENTRY = struct.Struct(">qQ")
 assert ENTRY.size == 16
 
-#: What a segment without records has for its largest timestamp.
+#: The largest timestamp of a segment without records.
 NO_TIMESTAMP = -1
 
 
 class TimeIndex:
-    """Entries (largest timestamp so far, base offset of the frame that reached it), both rising.
+    """Entries (largest timestamp so far, base offset of the frame that reached it), both ascending.
 
     ``entries`` is the content of the index file, byte for byte. Not safe for concurrent `add`;
     lookups may run beside one adding thread.
@@ -26,13 +26,13 @@ class TimeIndex:
         return len(self.entries) // ENTRY.size
 
     def add(self, timestamp: int, base_offset: int) -> None:
-        """Note the largest timestamp of a frame that was appended."""
+        """Add the largest timestamp of an appended frame."""
         if timestamp > self.largest or not self.entries:
             self.entries += ENTRY.pack(timestamp, base_offset)
             self.largest = timestamp
 
     def first_timestamp(self) -> int:
-        """Return the largest timestamp of the first frame. Only where there is one."""
+        """Return the largest timestamp of the first frame. There must be one."""
         return self._timestamp(0)
 
     def last_offset(self) -> int:

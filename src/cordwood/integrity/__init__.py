@@ -1,1 +1,21 @@
 """Tamper evidence as pure functions: hash chain, Merkle tree, signed notes, checkpoints and proofs."""
+
+from cordwood.integrity import merkle, proof
+from cordwood.integrity.chain import EMPTY_HEAD, chained
+from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
+from cordwood.integrity.note import SigningKey, VerifierKey
+from cordwood.integrity.proof import Proof
+
+__all__ = [
+    "EMPTY_HEAD",
+    "Checkpoint",
+    "Proof",
+    "SigningKey",
+    "VerifierKey",
+    "chained",
+    "merkle",
+    "open_checkpoint",
+    "origin_of",
+    "proof",
+    "unverified",
+]

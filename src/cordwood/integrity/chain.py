@@ -10,7 +10,7 @@ EMPTY_HEAD = bytes(32)
 
 
 def chained(head: bytes, leaves: Iterable[bytes]) -> bytes:
-    """Return the head after *leaves*, hashes of 32 bytes each, were added to a chain that ended in *head*."""
+    """Return the new head after adding *leaves*, hashes of 32 bytes each, to a chain with *head*."""
     for leaf in leaves:
         head = sha256(head + leaf).digest()
     return head

@@ -1,7 +1,7 @@
-"""Checkpoints as C2SP has them (c2sp.org/tlog-checkpoint): how large a tree is and which root it has, signed.
+"""Checkpoints in C2SP's format (c2sp.org/tlog-checkpoint): the signed size and root of a tree.
 
-Ours say three things more, in extension lines: the head of the chain over the same leaves, the leader epoch,
-and the offset that comes after the last leaf; and where frames are no record batches, what they are.
+Cordwood's checkpoints have extension lines: the head of the chain over the same leaves, the leader epoch, the
+offset after the last leaf, and the format of frames unless they are record batches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _BATCH = "batch"
 
 
 def origin_of(broker: str, topic: str, partition: int) -> str:
-    """Return by which name the tree of a partition is known."""
+    """Return the origin, the name of a partition's tree."""
     return f"{broker}/{topic}/{partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says. ``size`` counts leaves; ``next_offset`` comes after the last of them."""
+    """A checkpoint. ``size`` counts leaves; ``next_offset`` is the offset after the last one."""
 
     origin: str
     size: int
@@ -38,7 +38,7 @@ class Checkpoint:
     record_format: str = _BATCH
 
     def text(self) -> str:
-        """Return the lines that are signed."""
+        """Return the signed lines."""
         said = "" if self.record_format == _BATCH else f"{_FORMAT}{self.record_format}\n"
         return (
             f"{self.origin}\n{self.size}\n{_encoded(self.root)}\n"
@@ -51,29 +51,29 @@ class Checkpoint:
 
 
 def open_checkpoint(note: str, key: VerifierKey) -> Checkpoint:
-    """Return what *note* says, which *key* has signed.
+    """Return the checkpoint in *note*, which *key* must have signed.
 
     Raises:
-        EvidenceRefused: If it is not signed by that key, or is no checkpoint of ours.
-        SigningUnavailable: If what verifies is not installed.
+        EvidenceRefused: If it is not signed by that key, or is not a checkpoint of Cordwood.
+        SigningUnavailable: If the signature library is not installed.
     """
     return parse(open_note(note, key))
 
 
 def unverified(note: str) -> Checkpoint:
-    """Return what *note* says, whoever signed it: for one of our own, where nobody is to be convinced.
+    """Return the checkpoint in *note* without checking its signature: for notes from our own directory.
 
     Raises:
-        EvidenceRefused: If it is no checkpoint of ours.
+        EvidenceRefused: If it is not a checkpoint of Cordwood.
     """
     return parse(note.rpartition("\n\n")[0] + "\n")
 
 
 def parse(text: str) -> Checkpoint:
-    """Return what the lines of a checkpoint say; more extension lines than ours may follow.
+    """Return the checkpoint in *text*; unknown extension lines may follow.
 
     Raises:
-        EvidenceRefused: If they are not those of a checkpoint of ours.
+        EvidenceRefused: If it is not a checkpoint of Cordwood.
     """
     lines = text.split("\n")
     if len(lines) < 7 or lines.pop() or not all(lines):

@@ -1,8 +1,8 @@
-"""The Merkle tree of RFC 6962, over hashes that somebody else keeps.
+"""The Merkle tree of RFC 6962, over hashes that the caller stores.
 
-Only complete subtrees are kept: ``hash_at(level, index)`` is the hash over the leaves from ``index << level``
-on, ``1 << level`` of them; level 0 are the hashes of the leaves themselves. What is kept never changes as the
-tree grows. A path asks for each hash that it needs once: at most twice the logarithm of the tree's size.
+Only complete subtrees are stored: ``hash_at(level, index)`` is the hash over ``1 << level`` leaves starting
+at leaf ``index << level``; level 0 has the hashes of the leaves themselves. Stored hashes never change as the
+tree grows. A path reads each hash that it needs once: at most twice the logarithm of the tree's size.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EMPTY_ROOT = sha256().digest()
 
 
 def leaf_hash(data: bytes | bytearray | memoryview) -> bytes:
-    """Return the hash of a leaf that stands for *data*."""
+    """Return the hash of the leaf of *data*."""
     digest = sha256(b"\0")
     digest.update(data)
     return digest.digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of the node above two others."""
+    """Return the hash of the parent of two nodes."""
     return sha256(b"\1" + left + right).digest()
 
 
@@ -34,10 +34,10 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Frontier:
-    """The roots of the complete subtrees that a tree ends in, largest first: all that adding a leaf needs."""
+    """The roots of the complete subtrees of a tree, largest first: the state needed to add a leaf."""
 
     def __init__(self, size: int, hash_at: HashAt) -> None:
-        """Take a tree of *size* leaves, asking for as many hashes as *size* has bits that are set."""
+        """Load a tree of *size* leaves; reads one hash for each set bit of *size*."""
         self.size = size
         self._roots: list[bytes] = []
         at = 0
@@ -47,12 +47,12 @@ class Frontier:
             at += 1 << level
 
     def add(self, leaves: Iterable[bytes]) -> list[bytes]:
-        """Add *leaves* and return the nodes that became complete, in that order: see `node_number`."""
+        """Add *leaves*; return the completed nodes in the order of `node_number`."""
         roots, size, nodes = self._roots, self.size, []
         for leaf in leaves:
             size += 1
             over = leaf
-            # As many as there are zero bits at the end of the new size.
+            # One node for each zero bit at the end of the new size.
             for _ in range((size & -size).bit_length() - 1):
                 over = sha256(b"\1" + roots.pop() + over).digest()
                 nodes.append(over)
@@ -71,12 +71,12 @@ def empty_frontier() -> Frontier:
 
 
 def node_count(size: int) -> int:
-    """Return how many nodes above its leaves a tree of *size* leaves has that are complete."""
+    """Return the number of complete nodes above the leaves of a tree of *size* leaves."""
     return size - size.bit_count()
 
 
 def node_number(level: int, index: int) -> int:
-    """Return as which one a node above the leaves became complete, counted from 0."""
+    """Return the position of a node above the leaves in the order of completion, from 0."""
     before = ((index + 1) << level) - 1
     return node_count(before) + level - 1
 
@@ -105,7 +105,7 @@ def inclusion_path(hash_at: HashAt, index: int, size: int) -> list[bytes]:
 
 
 def consistency_path(hash_at: HashAt, old: int, new: int) -> list[bytes]:
-    """Return the hashes that show that the tree over *old* leaves is the beginning of that over *new*."""
+    """Return the hashes that prove that the tree over *old* leaves is a prefix of that over *new*."""
     assert 0 <= old <= new
     if old == 0:
         return []
@@ -119,18 +119,18 @@ def consistency_path(hash_at: HashAt, old: int, new: int) -> list[bytes]:
             path.append(_root_of(hash_at, start, middle))
             start = middle
     if start:
-        # From the very start the verifier has this hash: it is the old root.
+        # The verifier has this hash already: it is the old root.
         path.append(_root_of(hash_at, start, end))
     return path[::-1]
 
 
 def _split(size: int) -> int:
-    """Return how many of *size* leaves go to the left: the largest power of two that leaves some."""
+    """Return how many of *size* leaves are in the left subtree: the largest power of two below *size*."""
     return 1 << ((size - 1).bit_length() - 1)
 
 
 def _root_of(hash_at: HashAt, start: int, end: int) -> bytes:
-    """Return the root over the leaves [start, end), where *start* is a multiple of what is to the left."""
+    """Return the root over the leaves [start, end), where *start* is where a complete left subtree ends."""
     found, at = [], start
     while at < end:
         level = (end - at).bit_length() - 1
@@ -151,7 +151,7 @@ def _folded(roots: Sequence[bytes]) -> bytes:
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root_hash: bytes) -> bool:
-    """Return whether *path* shows that *leaf* is leaf *index* of the tree of *size* leaves with that root."""
+    """Return whether *path* proves *leaf* to be leaf *index* of *size* leaves with the root *root_hash*."""
     if not 0 <= index < size or not _all_hashes(leaf, *path):
         return False
     at, last, over = index, size - 1, leaf
@@ -160,7 +160,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
             return False
         if at & 1 or at == last:
             over = node_hash(hash_, over)
-            at, last = _up_to_a_right_child(at, last)
+            at, last = _skip_to_right_child(at, last)
         else:
             over = node_hash(over, hash_)
         at, last = at >> 1, last >> 1
@@ -168,7 +168,7 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
 
 
 def verify_consistency(old: int, new: int, path: Sequence[bytes], old_root: bytes, new_root: bytes) -> bool:
-    """Return whether *path* shows that the tree with *new_root* begins with the one with *old_root*."""
+    """Return whether *path* proves that the tree of *old_root* is a prefix of that of *new_root*."""
     if not 0 <= old <= new or not _all_hashes(old_root, new_root, *path):
         return False
     if old == new:
@@ -178,7 +178,7 @@ def verify_consistency(old: int, new: int, path: Sequence[bytes], old_root: byte
     at, last = old - 1, new - 1
     while at & 1:
         at, last = at >> 1, last >> 1
-    # Where the old tree is one complete subtree, its root is where both begin, and nobody sends it.
+    # If the old tree is one complete subtree, its root starts both computations and is not in the path.
     hashes = list(path) if at else [old_root, *path]
     if not hashes:
         return False
@@ -188,15 +188,15 @@ def verify_consistency(old: int, new: int, path: Sequence[bytes], old_root: byte
             return False
         if at & 1 or at == last:
             old_over, new_over = node_hash(hash_, old_over), node_hash(hash_, new_over)
-            at, last = _up_to_a_right_child(at, last)
+            at, last = _skip_to_right_child(at, last)
         else:
             new_over = node_hash(new_over, hash_)
         at, last = at >> 1, last >> 1
     return last == 0 and (old_over, new_over) == (old_root, new_root)
 
 
-def _up_to_a_right_child(at: int, last: int) -> tuple[int, int]:
-    """Skip the levels on which a node at the right edge has no sibling and is handed up as it is."""
+def _skip_to_right_child(at: int, last: int) -> tuple[int, int]:
+    """Skip the levels on which a node at the right edge has no sibling and is passed up unchanged."""
     while at and not at & 1:
         at, last = at >> 1, last >> 1
     return at, last

@@ -1,7 +1,7 @@
-"""Signed notes as C2SP has them (c2sp.org/signed-note): text, a blank line, signatures; Ed25519 only.
+"""Signed notes in C2SP's format (c2sp.org/signed-note): text, a blank line, signatures; Ed25519 only.
 
 Keys are texts, in the form that golang.org/x/mod/sumdb/note reads and writes: ``name+id+base64`` verifies,
-and ``PRIVATE+KEY+name+id+base64`` signs. Only here is `cryptography` imported, when a signature is made or
+and ``PRIVATE+KEY+name+id+base64`` signs. Only this module imports `cryptography`, when a signature is made or
 checked.
 """
 
@@ -23,20 +23,20 @@ SEED_SIZE = 32
 _PRIVATE = "PRIVATE+KEY+"
 _SIGNATURE = "— "
 _KEY_ID_SIZE, _SIGNATURE_SIZE = 4, 64
-#: The format allows any; whoever sends more than these wants our time.
+#: The format has no limit; a larger note could only waste time.
 _NOTE_BYTES_MAX, _SIGNATURES_MAX = 1 << 20, 100
 
 
 @dataclass(frozen=True, slots=True)
 class VerifierKey:
-    """The key that others pin: whoever has it can check what was signed, and sign nothing."""
+    """The public key that others pin: it can check signatures, but not sign."""
 
     name: str
     public: bytes
 
     @property
     def key_id(self) -> bytes:
-        """The four bytes by which a signature says that it is of this key."""
+        """The four bytes that identify this key in a signature."""
         return sha256(self.name.encode() + b"\n" + ED25519 + self.public).digest()[:_KEY_ID_SIZE]
 
     def __str__(self) -> str:
@@ -45,10 +45,10 @@ class VerifierKey:
 
     @classmethod
     def parse(cls, text: str) -> VerifierKey:
-        """Return the key that *text* is.
+        """Return the key in *text*.
 
         Raises:
-            EvidenceRefused: If it is none.
+            EvidenceRefused: If it is not a key.
         """
         name, key_id, encoded = _parts(text, "a verifier key is NAME+ID+BASE64, as checkpoint show prints it")
         key = cls(name, encoded)
@@ -59,26 +59,26 @@ class VerifierKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The key that signs. Its secret is in no text but `private_text`."""
+    """The private key. Only `private_text` shows its secret."""
 
     name: str
     seed: bytes = field(repr=False)
 
     @property
     def verifier(self) -> VerifierKey:
-        """The key that others pin."""
+        """The public key that others pin."""
         return VerifierKey(self.name, _private(self.seed).public_key().public_bytes_raw())
 
     def private_text(self) -> str:
-        """Return the text that `parse` takes. It is a secret."""
+        """Return the text that `parse` takes. The text is secret."""
         return f"{_PRIVATE}{self.name}+{self.verifier.key_id.hex()}+{_text(ED25519 + self.seed)}"
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """Return the key that *text* is.
+        """Return the key in *text*.
 
         Raises:
-            EvidenceRefused: If it is none. Says nothing of what is in it.
+            EvidenceRefused: If it is not a key. The message does not contain the text.
         """
         expected = f"a signing key is {_PRIVATE}NAME+ID+BASE64"
         if not text.startswith(_PRIVATE):
@@ -91,10 +91,10 @@ class SigningKey:
 
 
 def sign(text: str, key: SigningKey) -> str:
-    """Return *text*, whole lines of it, as a note that *key* has signed.
+    """Return *text*, which must be whole lines, as a note signed with *key*.
 
     Raises:
-        SigningUnavailable: If what signs is not installed.
+        SigningUnavailable: If the signature library is not installed.
     """
     assert text.endswith("\n")
     assert _is_clean(text)
@@ -103,13 +103,13 @@ def sign(text: str, key: SigningKey) -> str:
 
 
 def open_note(note: str, key: VerifierKey) -> str:
-    """Return the text of *note*, which *key* has signed. What others signed in it is passed over.
+    """Return the text of *note*, which *key* must have signed. Other signatures are ignored.
 
     Raises:
-        EvidenceRefused: If it is no note, or *key* did not sign exactly this text.
-        SigningUnavailable: If what verifies is not installed.
+        EvidenceRefused: If it is not a note, or *key* did not sign exactly this text.
+        SigningUnavailable: If the signature library is not installed.
     """
-    text, signatures = _taken_apart(note)
+    text, signatures = _parse_note(note)
     ours = [signature for name, key_id, signature in signatures if (name, key_id) == (key.name, key.key_id)]
     if not ours:
         names = ", ".join(f"{name}+{key_id.hex()}" for name, key_id, _ in signatures)
@@ -119,8 +119,8 @@ def open_note(note: str, key: VerifierKey) -> str:
     return text
 
 
-def _taken_apart(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
-    """Return the text of a note and the (name, key id, signature) of all who signed it."""
+def _parse_note(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
+    """Return the text of a note and the (name, key id, signature) of each signature."""
     text, blank, rest = note.rpartition("\n\n")
     lines = rest.split("\n")
     if not blank or lines.pop() or not lines or not _is_clean(note) or len(note) > _NOTE_BYTES_MAX:
@@ -162,7 +162,7 @@ def _text(data: bytes) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return what *text* encodes, None unless it is exactly how that is encoded."""
+    """Return the bytes that *text* encodes in base64, None unless it is in canonical form."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

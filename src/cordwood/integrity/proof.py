@@ -1,4 +1,4 @@
-"""A proof that one frame is in a log: a small JSON document that needs nothing else but a pinned key."""
+"""A proof that one frame is in a log: a small JSON document that can be checked with a pinned key alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMAT = "cordwood-proof/1"
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the document has; bytes are in base64 there.
+    """The content of the document; bytes are in base64 there.
 
-    ``frame`` holds the offsets [first_offset, next_offset), and is leaf number ``leaf`` of the tree that
-    ``checkpoint``, a signed note, has the root of; ``path`` leads there, lowest hash first. ``key`` is a hint
-    at the key that signed it: whoever believes it without having it from elsewhere proves nothing.
+    ``frame`` holds the offsets [first_offset, next_offset), and is leaf number ``leaf`` of the tree whose
+    root is in ``checkpoint``, a signed note; ``path`` leads to the root, lowest hash first. ``key`` is a hint
+    at the signing key: it proves nothing unless it is known from another source.
     """
 
     format: str
@@ -32,20 +32,19 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     key: str
     frame: bytes
 
+    def document(self) -> bytes:
+        """Return the proof as JSON, one line, to hand over."""
+        return msgspec.json.encode(self) + b"\n"
+
 
 _DECODER = msgspec.json.Decoder(Proof)
 
 
-def encode(proof: Proof) -> bytes:
-    """Return the document."""
-    return msgspec.json.encode(proof) + b"\n"
-
-
 def decode(document: bytes) -> Proof:
-    """Return what *document* has, checked for its form alone.
+    """Return the proof in *document*; only its form is checked.
 
     Raises:
-        EvidenceRefused: If it is no proof.
+        EvidenceRefused: If it is not a proof.
     """
     try:
         proof = _DECODER.decode(document)
@@ -59,13 +58,13 @@ def decode(document: bytes) -> Proof:
 def check(
     proof: Proof, key: VerifierKey, offsets_of: Callable[[bytes, Checkpoint], tuple[int, int] | None]
 ) -> Checkpoint:
-    """Return the checkpoint that vouches for the frame of *proof*, by nothing but the proof and *key*.
+    """Return the checkpoint that covers the frame of *proof*, using only the proof and *key*.
 
-    *offsets_of* tells which offsets [first, next) a frame says that it has, of the format that the checkpoint
-    is of; None where frames do not say it: then the leaf is proven, and not where it was.
+    *offsets_of* returns the offsets [first, next) stored in a frame of the checkpoint's format, None if
+    frames do not store them: then the leaf is proven, but not its offset.
 
     Raises:
-        EvidenceRefused: If it proves nothing; says what does not fit.
+        EvidenceRefused: If the proof fails; the message says why.
         SigningUnavailable: If what verifies is not installed.
     """
     if proof.key != str(key):

@@ -1,4 +1,4 @@
-"""Directories of other systems: finding what is in one, and making one that appears whole or not at all."""
+"""Directories of other systems: find their content, and create one atomically."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 
+from cordwood.disk import File, Files, as_storage_error, join, parent, remove_tree, write_all
 from cordwood.errors import DirectoryRefused
 from cordwood.kernels import Buffer
-from cordwood.storage.deletion import remove_tree
-from cordwood.storage.files import File, Files, join, parent, write_all
-from cordwood.storage.store import as_storage_error
 
-#: What is held back before it goes to a file.
+#: The bytes buffered before they are written to a file.
 WRITE_BYTES = 1 << 20
-#: A partition of a higher number is taken for another kind of name, and numbered anew.
+#: A directory with a higher number is not a partition number; it gets a new number.
 PARTITION_MAX = 9_999
 
 
 def find_partitions(
     files: Files, directory: str, suffix: str, *, roots: Sequence[str] = ("",), inner: str = ""
 ) -> dict[int, str]:
-    """Return the directory of each partition: *directory* itself, or those in it that have a number.
+    """Return the directory of each partition: *directory* itself, or its subdirectories that have a number.
 
-    A partition is a directory with files that end with *suffix*, in it or in its *inner* one. *roots* are
-    where to look, below *directory*.
+    A partition is a directory with files that end with *suffix*, in it or in its *inner* one. *roots* are the
+    places to search below *directory*.
 
     Raises:
         DirectoryRefused: If there is none.
@@ -55,17 +53,17 @@ def _with_files(files: Files, directory: str, suffix: str, inner: str) -> str | 
 
 
 def segments(files: Files, directory: str, suffix: str) -> list[tuple[int, str]]:
-    """Return number and path of the files called by a number and *suffix*, in the order of the numbers."""
+    """Return number and path of the files named by a number and *suffix*, in the order of numbers."""
     stems = [name.removesuffix(suffix) for name in files.list(directory) if name.endswith(suffix)]
     numbered = sorted((int(stem), stem) for stem in stems if stem.isdecimal())
     return [(number, join(directory, stem + suffix)) for number, stem in numbered]
 
 
 def content(files: Files, path: str) -> Buffer:
-    """Return the bytes of a file that nobody writes, mapped: memory goes to what is looked at.
+    """Return the mapped bytes of a file that is not written; only used parts take memory.
 
     Raises:
-        DirectoryRefused: If it is not there.
+        DirectoryRefused: If it does not exist.
     """
     try:
         with contextlib.closing(files.open(path, "read")) as file:
@@ -90,7 +88,7 @@ class NewFile:
             self._write()
 
     def close(self) -> None:
-        """Make everything durable but the file's name."""
+        """Sync the file, but not its name."""
         with contextlib.closing(self._file):
             self._write()
             self._file.sync()
@@ -103,17 +101,17 @@ class NewFile:
 class NewDirectory:
     """A directory that gets its name once everything in it is durable. Used as a context manager.
 
-    Where the block fails nothing is left of it, as far as that works: what a crash leaves has another name.
+    If the block fails, it is removed as far as possible; leftovers of a crash have a temporary name.
     """
 
     def __init__(self, files: Files, path: str, unique: str) -> None:
-        """Write to *path* with ``.tmp-`` and *unique* after it meanwhile.
+        """Write to *path* followed by ``.tmp-`` and *unique* until it is complete.
 
         Raises:
-            DirectoryRefused: If *path* is taken.
+            DirectoryRefused: If *path* exists.
         """
         if files.exists(path):
-            raise DirectoryRefused(f"{path} is there already; name a directory that is not")
+            raise DirectoryRefused(f"{path} exists already; name another directory")
         self._files = files
         self._path = path
         self._temporary = f"{path.rstrip('/')}.tmp-{unique}"
@@ -129,7 +127,7 @@ class NewDirectory:
         return self
 
     def create(self, *names: str) -> NewFile:
-        """Create a file below the directory, with the directories on its way."""
+        """Create a file below the directory, and its parent directories."""
         path = join(self._temporary, *names)
         try:
             self._directories.update(self._files.make_directories(parent(path)))
@@ -141,7 +139,7 @@ class NewDirectory:
         return file
 
     def finish(self, file: NewFile) -> None:
-        """Close a file that gets nothing more, so that few are open at a time."""
+        """Close a complete file, so that few are open at a time."""
         self._open.remove(file)
         try:
             file.close()

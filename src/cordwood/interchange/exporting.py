@@ -1,32 +1,30 @@
-"""A topic becomes a directory of another system, which appears whole or not at all."""
+"""Export a topic to a directory of another system, which is created atomically."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cordwood.disk import Files
 from cordwood.errors import CordwoodError, UnknownTopic
 from cordwood.formats import batch
 from cordwood.interchange import frame, kafka, kimberlite, laminarmq, rafka, rustlog
 from cordwood.interchange.directories import NewDirectory
-from cordwood.interchange.frames import Frame, frame_of, within
+from cordwood.interchange.frames import BatchFrame, frame_of, within
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits
-from cordwood.kernels.layout import INT32_MAX
-from cordwood.records import Record
-from cordwood.storage.files import Files
-from cordwood.storage.read_only import AnyReadOnly, ReadOnlyDirectory
+from cordwood.interchange.outgoing import SegmentLimits
+from cordwood.kernels import INT32_MAX
+from cordwood.records import Progress, Record
+from cordwood.storage.log import Partition
+from cordwood.storage.readonly import ReadOnlyDirectory
 
 READ_BYTES = 1 << 20
-SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "rafka", "frame", "kafka")
-
-Progress = Callable[[int], None]
-"""Told how many bytes are done by now."""
+EXPORT_SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "rafka", "frame", "kafka")
 
 
 @dataclass(frozen=True)
 class ExportTarget:
-    """Where records go. ``org`` is the tenant under which Rafka's index has them."""
+    """The target of an export. ``org`` is the tenant in Rafka's index."""
 
     system: str
     directory: str
@@ -36,7 +34,7 @@ class ExportTarget:
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What was exported of each partition, offsets [start, end), and what could not be kept, a line each."""
+    """The exported offsets [start, end) of each partition, and a line for each kind of lost detail."""
 
     topic: str
     system: str
@@ -55,25 +53,25 @@ def export_topic(
     unique: str,
     progress: Progress = lambda size: None,
 ) -> ExportReport:
-    """Write the records of *topic* that are published now as another system keeps them. Durable on return.
+    """Write the published records of *topic* in the layout of another system. Durable on return.
 
-    Works beside a live writer. *unique* names what is written meanwhile.
+    Works beside a live writer. *unique* names the temporary files.
 
     Raises:
-        UnknownTopic: If there is none of that name.
-        DirectoryRefused: If the target is there already.
-        CorruptRange: If records are not what was written; nothing is left of the export.
+        UnknownTopic: If there is no such topic.
+        DirectoryRefused: If the target exists already.
+        CorruptRange: If records are damaged; the export is removed.
     """
-    if target.system not in SYSTEMS:
+    if target.system not in EXPORT_SYSTEMS:
         raise CordwoodError(
-            f"there is no exporter for {target.system}; there is one for {', '.join(SYSTEMS)}"
+            f"there is no exporter for {target.system}; there is one for {', '.join(EXPORT_SYSTEMS)}"
         )
     entry = directory.topics.get(topic)
     if entry is None:
-        raise UnknownTopic(f"there is no topic {topic}")
-    done = _Done(progress)
-    parts = [_Part(directory.readable(topic, number), done) for number in range(entry.partitions)]
-    losses, limits = Losses(), Limits(target.segment_bytes)
+        raise UnknownTopic.named(topic)
+    done = _ProgressSum(progress)
+    parts = [_PartitionPart(directory.readable(topic, number), done) for number in range(entry.partitions)]
+    losses, limits = Losses(), SegmentLimits(target.segment_bytes)
     with NewDirectory(files, target.directory, unique) as out:
         _write(out, topic, target, parts, losses, limits)
     offsets = tuple((part.start, part.end) for part in parts)
@@ -82,7 +80,12 @@ def export_topic(
 
 
 def _write(
-    out: NewDirectory, topic: str, target: ExportTarget, parts: list[_Part], losses: Losses, limits: Limits
+    out: NewDirectory,
+    topic: str,
+    target: ExportTarget,
+    parts: list[_PartitionPart],
+    losses: Losses,
+    limits: SegmentLimits,
 ) -> None:
     outgoing = ((number, part.read_records()) for number, part in enumerate(parts))
     match target.system:
@@ -101,8 +104,8 @@ def _write(
             frame.write_partitions(out, outgoing, losses, limits)
 
 
-class _Done:
-    """Adds up what all partitions have done."""
+class _ProgressSum:
+    """Adds up the progress of all partitions."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -113,10 +116,10 @@ class _Done:
         self._progress(self._size)
 
 
-class _Part:
-    """One partition as it is now: what comes later is not exported."""
+class _PartitionPart:
+    """One partition with its current end: later records are not exported."""
 
-    def __init__(self, log: AnyReadOnly, done: _Done) -> None:
+    def __init__(self, log: Partition, done: _ProgressSum) -> None:
         self._log = log
         self._done = done
         self.start, self.end = log.log_start_offset, log.high_watermark
@@ -140,8 +143,8 @@ class _Part:
                 return
             offset = fetched.next_offset
 
-    def read_frames(self) -> Iterator[Frame]:
-        """Yield Kafka's batches: those of the log, or of what it has in another format."""
+    def read_frames(self) -> Iterator[BatchFrame]:
+        """Yield Kafka's batches: those of the log, or converted from another format."""
         offset = self.start
         while offset < self.end:
             fetched = self._log.read(offset, READ_BYTES, self.end)

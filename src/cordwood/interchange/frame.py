@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from cordwood.formats import frame
-from cordwood.index.time import TimeIndex
+from cordwood.disk import Files
+from cordwood.formats.per_record import frame
+from cordwood.index import TimeIndex
 from cordwood.interchange.directories import NewDirectory, find_partitions, segments
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
 from cordwood.interchange.walking import walk
 from cordwood.records import Record
-from cordwood.storage.files import Files
 
 INDEX_INTERVAL = 100
 SEGMENT_BYTES = 1 << 30
@@ -20,13 +20,13 @@ _INDEX_ENTRY = struct.Struct(">QQ")
 
 
 def read_partitions(files: Files, directory: str, losses: Losses) -> dict[int, Iterator[Record]]:
-    """Return the records of each partition below *directory*, or of the one that it is.
+    """Return the records of each partition below *directory*, or of *directory* itself.
 
-    A segment with a ``.tomb`` was being deleted, and is left out.
+    A segment with a ``.tomb`` was being deleted and is skipped.
 
     Raises:
         DirectoryRefused: If there is none.
-        FrameError: While reading, where a segment is not as it should be; names file and position.
+        FrameError: While reading, at damage in a segment; names file and position.
     """
     found = find_partitions(files, directory, ".log", inner="segments")
     return {number: _records(files, path, losses) for number, path in found.items()}
@@ -42,7 +42,7 @@ def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
         yield Record(record.offset, record.timestamp_ms, record.key(data), record.value(data))
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:
+def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
     """Write ``<n>/segments/<base>.log``, ``.idx`` and ``.timeidx`` for each partition."""
     for partition, records in outgoing:
         names = SegmentFiles((str(partition), "segments"), ("log", "idx", "timeidx"))

@@ -1,7 +1,7 @@
-"""Frames of the native format for records that have their offsets already.
+"""Encode records that already have offsets as frames of the native format.
 
 A log has no gaps between frames, so a gap between records lies within one: a batch may take more offsets than
-it has records, which is what compaction leaves too.
+it has records, as after a compaction.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from cordwood.errors import FrameTooLarge, InvalidBatch, RecordRefused
-from cordwood.formats import batch
-from cordwood.formats.batch import BatchHeader, BatchOptions
-from cordwood.kernels import HEADER_SIZE
-from cordwood.kernels.layout import INT32_MAX, LENGTH_OVERHEAD
-from cordwood.kernels.reference import HEADER
+from cordwood.formats import BatchHeader, BatchOptions, batch
+from cordwood.kernels import HEADER, HEADER_SIZE, INT32_MAX, LENGTH_OVERHEAD
 from cordwood.records import Record
 
-#: A frame is closed once it has about this much.
+#: The approximate size in bytes at which a frame is closed.
 FRAME_BYTES = 256 << 10
 FRAME_RECORDS = 4096
-#: What a record takes in a batch beside its bytes, at most.
+#: The largest overhead of a record in a batch, in bytes.
 _RECORD_OVERHEAD = 32
 _LAST_DELTA_AT = 23
-#: How many offsets a gap may have: each 2**31 of them take a frame.
+#: The largest number of offsets of a gap: every 2**31 of them need a frame.
 GAP_MAX = 1 << 41
 
 
-class Frame(NamedTuple):
-    """One batch, which has its offsets."""
+class BatchFrame(NamedTuple):
+    """One batch with assigned offsets."""
 
     data: bytearray
     base_offset: int
@@ -37,17 +34,17 @@ class Frame(NamedTuple):
     records: int
 
 
-def frame_of(header: BatchHeader, data: bytearray) -> Frame:
+def frame_of(header: BatchHeader, data: bytearray) -> BatchFrame:
     """Return the batch *data*, whose header is known."""
     records = 0 if header.is_control else header.record_count
-    return Frame(data, header.base_offset, header.next_offset, records)
+    return BatchFrame(data, header.base_offset, header.next_offset, records)
 
 
-def frames_of(records: Iterable[Record], size_max: int) -> Iterator[Frame]:
-    """Encode records, whose offsets rise, as frames of at most *size_max* bytes.
+def frames_of(records: Iterable[Record], size_max: int) -> Iterator[BatchFrame]:
+    """Encode records, whose offsets ascend, as frames of at most *size_max* bytes.
 
     Raises:
-        InvalidBatch: If an offset does not rise.
+        InvalidBatch: If offsets do not ascend.
         FrameTooLarge: If a record does not fit; names it by its offset.
     """
     held: list[Record] = []
@@ -69,14 +66,14 @@ def frames_of(records: Iterable[Record], size_max: int) -> Iterator[Frame]:
         yield _encode(held, size_max)
 
 
-def dense(frames: Iterable[Frame], start: int) -> Iterator[Frame]:
+def dense(frames: Iterable[BatchFrame], start: int) -> Iterator[BatchFrame]:
     """Yield *frames* so that each begins where the one before ends, the first at *start*.
 
     Raises:
         InvalidBatch: If a frame begins before the one before it ends.
         RecordRefused: If a gap is larger than any log has.
     """
-    before: Frame | None = None
+    before: BatchFrame | None = None
     next_offset = start
     for frame in frames:
         gap = frame.base_offset - next_offset
@@ -95,8 +92,8 @@ def dense(frames: Iterable[Frame], start: int) -> Iterator[Frame]:
         yield before
 
 
-def within(frame: Frame, start: int, stop: int) -> Frame | None:
-    """Return a frame without the records below *start* and from *stop* on; None if that leaves none."""
+def within(frame: BatchFrame, start: int, stop: int) -> BatchFrame | None:
+    """Return a frame without the records below *start* and from *stop* on; None if it becomes empty."""
     if frame.base_offset >= start and frame.next_offset <= stop:
         return frame
     columns = batch.decode_columns(frame.data, batch.scan(frame.data, size_max=INT32_MAX))
@@ -115,13 +112,13 @@ def within(frame: Frame, start: int, stop: int) -> Frame | None:
     return frame_of(batch.read_header(cut, size_max=INT32_MAX), cut)
 
 
-def _span_max(frame: Frame, next_offset: int) -> int:
-    """Return how many of the offsets up to *next_offset* a frame can take."""
+def _span_max(frame: BatchFrame, next_offset: int) -> int:
+    """Return the number of offsets up to *next_offset* that a frame can take."""
     return min(next_offset - frame.base_offset, INT32_MAX + 1)
 
 
-def reaching(frame: Frame, next_offset: int) -> Frame:
-    """Return a frame that takes the offsets up to *next_offset* too, as far as one can."""
+def reaching(frame: BatchFrame, next_offset: int) -> BatchFrame:
+    """Return a frame extended to *next_offset*, as far as possible."""
     span = _span_max(frame, next_offset)
     if frame.next_offset == frame.base_offset + span:
         return frame
@@ -130,7 +127,7 @@ def reaching(frame: Frame, next_offset: int) -> Frame:
     return frame._replace(next_offset=frame.base_offset + span)
 
 
-def empty_frames(start: int, stop: int) -> Iterator[Frame]:
+def empty_frames(start: int, stop: int) -> Iterator[BatchFrame]:
     """Yield frames without records that take the offsets [start, stop)."""
     while start < stop:
         span = min(stop - start, INT32_MAX + 1)
@@ -153,11 +150,11 @@ def empty_frames(start: int, stop: int) -> Iterator[Frame]:
             0,
         )
         batch.seal(data)
-        yield Frame(data, start, start + span, 0)
+        yield BatchFrame(data, start, start + span, 0)
         start += span
 
 
-def _encode(held: list[Record], size_max: int) -> Frame:
+def _encode(held: list[Record], size_max: int) -> BatchFrame:
     rows = [(record.key, record.value, record.headers, record.timestamp) for record in held]
     base = held[0].offset
     try:
@@ -166,7 +163,7 @@ def _encode(held: list[Record], size_max: int) -> Frame:
         raise FrameTooLarge(
             position=0, expected=error.expected, found=error.found, what=f"record {base}"
         ) from None
-    return Frame(data, base, held[-1].offset + 1, len(held))
+    return BatchFrame(data, base, held[-1].offset + 1, len(held))
 
 
 def _size_of(record: Record) -> int:

@@ -1,44 +1,40 @@
-"""A directory of another system becomes a topic: all of it, or nothing.
+"""Import a directory of another system as a topic, completely or not at all.
 
-Everything is read, checked and encoded beside the log first. Only then is the topic made, and the files that
-were written become its segments by being renamed. A process that is killed meanwhile leaves a note of it: the
-next import of that name removes what there is of the topic and begins again.
+Everything is read, checked and encoded beside the log first. Only then is the topic created, and the written
+files become its segments by renaming. A killed process leaves a note: the next import of that name removes
+the incomplete topic and starts again.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
 
-from cordwood import process
 from cordwood.config import TopicConfig
+from cordwood.disk import Files, as_storage_error, join, read_metadata, remove_tree, write_metadata
 from cordwood.errors import CordwoodError, TopicExists
+from cordwood.host import process
 from cordwood.interchange import frame, kafka, kimberlite, laminarmq, rafka, rustlog
 from cordwood.interchange.directories import NewFile
-from cordwood.interchange.frames import Frame, dense, frames_of
+from cordwood.interchange.frames import BatchFrame, dense, frames_of
 from cordwood.interchange.losses import Losses
-from cordwood.records import Record
-from cordwood.storage.data_directory import DataDirectory, check_topic_name
-from cordwood.storage.deletion import SUFFIX, remove_tree
-from cordwood.storage.files import Files, join
-from cordwood.storage.metadata import read_metadata, write_metadata
-from cordwood.storage.store import as_storage_error
+from cordwood.records import Progress, Record
+from cordwood.storage.directory import SUFFIX, DataDirectory
+from cordwood.storage.meta import check_topic_name, named_by
 
-#: A segment is not made larger than this, so that it stays of a usual size.
+#: The largest size of a segment in bytes, so that it has a usual size.
 SEGMENT_BYTES = 256 << 20
 INITIAL_OFFSET = "cordwood.initial.offset"
-
-Progress = Callable[[int], None]
-"""Told how many bytes are done by now."""
 
 
 @dataclass(frozen=True)
 class ImportSource:
-    """Where records come from. ``tenant`` says whose, where a log has those of several."""
+    """The source of records. ``tenant`` selects one if a log has several."""
 
     system: str
     directory: str
@@ -47,7 +43,7 @@ class ImportSource:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPartition:
-    """What a partition got: offsets [start, end), some of which may have no record."""
+    """The offsets [start, end) of a partition, some of which may have no record."""
 
     partition: int
     start_offset: int
@@ -57,7 +53,7 @@ class ImportedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What was imported, and what of the source could not be kept, a line each."""
+    """The result of an import, and a line for each kind of lost detail."""
 
     topic: str
     system: str
@@ -66,7 +62,7 @@ class ImportReport:
 
     @property
     def records(self) -> int:
-        """How many records there are in all partitions."""
+        """The number of records in all partitions."""
         return sum(each.records for each in self.partitions)
 
 
@@ -81,28 +77,29 @@ def import_topic(
     config: Mapping[str, str] | None = None,
     progress: Progress = lambda size: None,
 ) -> ImportReport:
-    """Make *topic* of the records in a directory of another system. Durable on return.
+    """Create *topic* from a directory of another system. Durable on return.
 
-    Offsets and timestamps are kept where the source has them. Whatever is refused is refused before the topic
-    is made; *unique* names what is written meanwhile. Records that have no time get *now_ms*. *progress* is
-    told how many bytes are taken by now.
+    Offsets and timestamps are kept if the source has them. Everything is checked before the topic is created;
+    *unique* names the temporary files. Records without a time get *now_ms*. *progress* is called with the
+    number of processed bytes.
 
     Raises:
         TopicExists: If there is a topic of that name.
         RecordRefused: If the name is not allowed.
         DirectoryRefused: If the source is not a directory of that system.
-        FrameError: If the source is not as it should be; names file and position.
-        ConfigError: If a setting does not fit.
+        FrameError: If the source is damaged; names file and position.
+        ConfigError: If a setting is invalid.
     """
     check_topic_name(topic)
     _remove_unfinished(files, directory, topic)
     if topic in directory.topics:
         raise TopicExists(topic)
+    directory.topics.check_no_collision(topic)
     settings = directory.config_of(config or {})
     if settings.format != "batch":
         raise CordwoodError("an import makes a topic in the native format: leave cordwood.format out")
     losses = Losses()
-    # What a crash leaves there goes at the next open, as what is left of a deleted topic does.
+    # The next open removes leftovers of a crash there, like those of a deleted topic.
     place = join(directory.path, "tmp", f"import-{unique}{SUFFIX}")
     try:
         files.make_directories(place)
@@ -123,7 +120,7 @@ def import_topic(
 
 def _incoming(
     files: Files, source: ImportSource, topic: str, size_max: int, now_ms: int, losses: Losses
-) -> dict[int, Iterator[Frame]]:
+) -> dict[int, Iterator[BatchFrame]]:
     """Return the frames of each partition."""
     where, records = source.directory, dict[int, Iterator[Record]]()
     match source.system:
@@ -143,20 +140,20 @@ def _incoming(
             records = frame.read_partitions(files, where, losses)
         case _:
             raise CordwoodError(
-                f"there is no importer for {source.system}; there is one for {', '.join(SYSTEMS)}"
+                f"there is no importer for {source.system}; there is one for {', '.join(IMPORT_SYSTEMS)}"
             )
     return {number: frames_of(each, size_max) for number, each in records.items()}
 
 
-SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "rafka", "frame", "kafka")
+IMPORT_SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "rafka", "frame", "kafka")
 
 
 # --- beside the log ---------------------------------------------------------------------------------------
 
 
 @dataclass
-class _Staged:
-    """What was written for one partition: files of frames, and what is in them."""
+class _StagedFiles:
+    """The staged files of one partition, and their content."""
 
     partition: int
     start: int
@@ -173,12 +170,12 @@ class _Staged:
 def _stage(
     files: Files,
     place: str,
-    incoming: Mapping[int, Iterator[Frame]],
+    incoming: Mapping[int, Iterator[BatchFrame]],
     settings: TopicConfig,
     config: Mapping[str, str],
     progress: Progress,
-) -> list[_Staged]:
-    """Write the frames of all partitions to files of their own, synced."""
+) -> list[_StagedFiles]:
+    """Write the frames of each partition to its own files, synced."""
     begun = {number: (next(frames, None), frames) for number, frames in incoming.items()}
     starts = [first.base_offset for first, _ in begun.values() if first is not None]
     initial = settings.initial_offset if INITIAL_OFFSET in config else min(starts, default=0)
@@ -187,7 +184,7 @@ def _stage(
     staged, done = [], 0
     for number, (first, frames) in sorted(begun.items()):
         start = initial if first is None else first.base_offset
-        partition = _Staged(number, start, start, initial=initial)
+        partition = _StagedFiles(number, start, start, initial=initial)
         if first is not None:
             writer = _FrameFiles(files, place, partition, min(settings.segment_bytes, SEGMENT_BYTES))
             for each in dense(chain([first], frames), initial):
@@ -203,15 +200,15 @@ def _stage(
 class _FrameFiles:
     """The files of one partition, one open at a time."""
 
-    def __init__(self, files: Files, place: str, partition: _Staged, size_max: int) -> None:
+    def __init__(self, files: Files, place: str, partition: _StagedFiles, size_max: int) -> None:
         self._files = files
         self._place = place
         self._partition = partition
         self._size_max = size_max
         self._open: tuple[str, NewFile] | None = None
 
-    def append(self, frame: Frame) -> None:
-        """Append a frame, to a new file where the last one is full."""
+    def append(self, frame: BatchFrame) -> None:
+        """Append a frame, to a new file if the last one is full."""
         if self._open is not None and self._open[1].size + len(frame.data) > self._size_max:
             self.close()
         if self._open is None:
@@ -222,7 +219,7 @@ class _FrameFiles:
         self._partition.end = frame.next_offset
 
     def close(self) -> None:
-        """Sync and close the file that is open."""
+        """Sync and close the open file."""
         assert self._open is not None
         path, file = self._open
         file.close()
@@ -234,7 +231,7 @@ class _FrameFiles:
 
 
 class _Unfinished(msgspec.Struct, frozen=True):
-    """The note of an import that is under way: the id of the topic that is not whole yet."""
+    """The note of a running import: the id of its incomplete topic."""
 
     topic_id: str
 
@@ -243,24 +240,25 @@ _UNFINISHED = msgspec.json.Decoder(_Unfinished)
 
 
 def _note_path(directory: DataDirectory, topic: str) -> str:
-    return join(directory.path, "tmp", f"import-{topic}.json")
+    short = hashlib.sha256(topic.encode()).hexdigest()[:32]
+    return join(directory.path, "tmp", named_by(f"import-{topic}", f"import-{short}", ".json"))
 
 
 def _remove_unfinished(files: Files, directory: DataDirectory, topic: str) -> None:
-    """Remove a topic that an import was killed over."""
+    """Remove the incomplete topic of a killed import."""
     path = _note_path(directory, topic)
     if not files.exists(path):
         return
     entry = directory.topics.get(topic)
     if entry is not None and read_metadata(files, path, _UNFINISHED).topic_id == entry.id:
-        directory.delete_topic(topic)
+        directory.topics.delete(topic)
     files.unlink(path)
 
 
 def _publish(
-    files: Files, directory: DataDirectory, topic: str, staged: list[_Staged], config: Mapping[str, str]
+    files: Files, directory: DataDirectory, topic: str, staged: list[_StagedFiles], config: Mapping[str, str]
 ) -> None:
-    """Make the topic, and let it adopt the files. Where that fails the topic goes again."""
+    """Create the topic and adopt the files. If that fails, the topic is removed."""
     initial = min((each.initial for each in staged), default=0)
     settings = dict(config)
     if initial:
@@ -268,12 +266,12 @@ def _publish(
     count = max((each.partition for each in staged), default=0) + 1
     topic_id, note = process.new_id(), _note_path(directory, topic)
     write_metadata(files, note, _Unfinished(topic_id))
-    entry = directory.create_topic(topic, topic_id, count, settings)
+    entry = directory.topics.create(topic, topic_id, count, settings)
     try:
         for partition in staged:
             if not partition.files:
                 continue
-            log = directory.partition(topic, partition.partition)
+            log = directory.partitions.writable(topic, partition.partition)
             for path, size in partition.files:
                 log.adopt(path, size)
             if partition.start > initial:
@@ -281,7 +279,7 @@ def _publish(
     except BaseException:
         with contextlib.suppress(CordwoodError):
             if directory.topics.get(topic) == entry:
-                directory.delete_topic(topic)
+                directory.topics.delete(topic)
                 files.unlink(note)
         raise
     files.unlink(note)

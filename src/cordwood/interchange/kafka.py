@@ -1,7 +1,7 @@
 """Apache Kafka's partition directories: ``<topic>-<n>/<base>.log`` with ``.index`` and ``.timeindex``.
 
-The frames are the same as ours, so they are taken as they are. What only a cluster can use is taken out on
-the way in: which producer wrote a batch, and what is left of transactions.
+The frames are the same as Cordwood's, so they are copied unchanged. An import removes data that only a
+cluster can use: the producer of a batch, and transaction markers.
 """
 
 from __future__ import annotations
@@ -11,17 +11,14 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from cordwood.disk import Files, join, read_file
 from cordwood.errors import DirectoryRefused, FrameError, TruncatedFrame
-from cordwood.formats import batch
-from cordwood.formats.batch import BatchHeader
-from cordwood.formats.zeros import only_zeros
+from cordwood.formats import BatchHeader, batch, only_zeros
 from cordwood.interchange.directories import NewDirectory, content, segments
-from cordwood.interchange.frames import Frame, frame_of, within
+from cordwood.interchange.frames import BatchFrame, frame_of, within
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits
-from cordwood.kernels import Buffer, Stop
-from cordwood.kernels.layout import INT32_MAX
-from cordwood.storage.files import Files, join, read_file
+from cordwood.interchange.outgoing import SegmentLimits
+from cordwood.kernels import INT32_MAX, Buffer, Stop
 
 SEGMENT_BYTES = 1 << 30
 INDEX_INTERVAL_BYTES = 4096
@@ -43,7 +40,7 @@ _NOBODY = _PRODUCER.pack(batch.NO_PRODUCER_ID, batch.NO_PRODUCER_EPOCH, batch.NO
 _PARTITION = re.compile(r"(.+)-(\d{1,5})")
 
 
-class _Found(NamedTuple):
+class _FoundBatch(NamedTuple):
     """One batch of a partition's directory."""
 
     path: str
@@ -56,14 +53,14 @@ class _Found(NamedTuple):
 
 def read_partitions(
     files: Files, directory: str, losses: Losses, *, topic: str
-) -> dict[int, Iterator[Frame]]:
-    """Return the frames of each partition of a topic below *directory*, or of the partition that it is.
+) -> dict[int, Iterator[BatchFrame]]:
+    """Return the frames of each partition of a topic below *directory*, or of *directory* itself.
 
-    The topic is the only one there is, or the one called *topic*.
+    The topic is *topic*, or the only one.
 
     Raises:
-        DirectoryRefused: If there is none.
-        FrameError: While reading, where a segment is not as it should be; names file and position.
+        DirectoryRefused: If there is no such partition.
+        FrameError: While reading, at damage in a segment; names file and position.
     """
     found = _find(files, directory, topic)
     starts = _log_starts(files, directory)
@@ -95,7 +92,7 @@ def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
 
 
 def _log_starts(files: Files, directory: str) -> dict[str, int]:
-    """Return where partitions begin, by the name of their directory, as far as Kafka wrote that down."""
+    """Return the log starts of partitions by the name of their directory, as far as Kafka stored them."""
     path = join(directory, "log-start-offset-checkpoint")
     if not files.exists(path):
         return {}
@@ -107,7 +104,7 @@ def _log_starts(files: Files, directory: str) -> dict[str, int]:
     }
 
 
-def _frames(files: Files, directory: str, start: int, losses: Losses) -> Iterator[Frame]:
+def _frames(files: Files, directory: str, start: int, losses: Losses) -> Iterator[BatchFrame]:
     dropped = _uncommitted(files, directory, losses)
     for found in _batches(files, directory, losses):
         header = found.header
@@ -122,7 +119,7 @@ def _frames(files: Files, directory: str, start: int, losses: Losses) -> Iterato
 
 
 def _cleaned(header: BatchHeader, data: bytearray, losses: Losses) -> bytearray:
-    """Return a batch that says nothing of its producer, nor that it was part of a transaction."""
+    """Return a batch without its producer and transaction."""
     transactional = header.attributes & batch.TRANSACTIONAL
     if header.producer_id == batch.NO_PRODUCER_ID and not transactional:
         return data
@@ -153,7 +150,7 @@ def _uncommitted(files: Files, directory: str, losses: Losses) -> set[int]:
     return dropped
 
 
-def _aborts(found: _Found) -> bool:
+def _aborts(found: _FoundBatch) -> bool:
     try:
         records = batch.decode_records(found.data, found.header)
     except FrameError as error:
@@ -162,8 +159,8 @@ def _aborts(found: _Found) -> bool:
     return key is not None and len(key) >= _CONTROL_KEY.size and _CONTROL_KEY.unpack_from(key)[1] == _ABORT
 
 
-def _batches(files: Files, directory: str, losses: Losses | None) -> Iterator[_Found]:
-    """Yield every batch, its checksum compared the first time, which is without *losses*."""
+def _batches(files: Files, directory: str, losses: Losses | None) -> Iterator[_FoundBatch]:
+    """Yield every batch; checksums are compared in the first pass, which has no *losses*."""
     paths = segments(files, directory, ".log")
     next_offset = 0
     for number, (_, path) in enumerate(paths):
@@ -176,7 +173,7 @@ def _batches(files: Files, directory: str, losses: Losses | None) -> Iterator[_F
                 except FrameError as error:
                     raise error.at(path, 0) from None
             next_offset = header.next_offset
-            yield _Found(path, data, header)
+            yield _FoundBatch(path, data, header)
         if scanned.reason is Stop.END:
             continue
         if only_zeros(data, scanned.stopped_at):
@@ -193,8 +190,8 @@ def _batches(files: Files, directory: str, losses: Losses | None) -> Iterator[_F
 
 def write_partitions(
     out: NewDirectory,
-    outgoing: Iterable[tuple[int, Iterator[Frame]]],
-    limits: Limits,
+    outgoing: Iterable[tuple[int, Iterator[BatchFrame]]],
+    limits: SegmentLimits,
     *,
     topic: str,
 ) -> None:
@@ -210,26 +207,26 @@ def write_partitions(
 
 
 def _write_segments(
-    out: NewDirectory, place: str, frames: Iterator[Frame], size_max: int
+    out: NewDirectory, place: str, frames: Iterator[BatchFrame], size_max: int
 ) -> list[tuple[int, int]]:
     """Write the segments of a partition; return its leader epochs and the offset at which each begins."""
     epochs: list[tuple[int, int]] = []
-    segment: _Segment | None = None
+    segment: _KafkaSegment | None = None
     for frame in frames:
         header = batch.read_header(frame.data, size_max=INT32_MAX)
         if segment is None or segment.is_full(header, size_max):
             if segment is not None:
                 segment.close()
-            segment = _Segment(out, place, header.base_offset)
+            segment = _KafkaSegment(out, place, header.base_offset)
         segment.append(header, frame.data)
         if not epochs or epochs[-1][0] != header.leader_epoch:
             epochs.append((header.leader_epoch, header.base_offset))
-    (segment or _Segment(out, place, 0)).close()
+    (segment or _KafkaSegment(out, place, 0)).close()
     return epochs
 
 
-class _Segment:
-    """A segment and its two indexes, filled as a broker fills them."""
+class _KafkaSegment:
+    """A segment and its two indexes, written as a broker writes them."""
 
     def __init__(self, out: NewDirectory, place: str, base: int) -> None:
         self._out = out
@@ -242,13 +239,13 @@ class _Segment:
         self._last_time_entry = -1
 
     def is_full(self, header: BatchHeader, size_max: int) -> bool:
-        """Return whether a batch goes into the next segment: for its size, or for an offset too far on."""
+        """Return whether a batch goes into the next segment: because of its size or a too large offset."""
         if not self._log.size:
             return False
         return self._log.size + header.size > size_max or header.next_offset - 1 - self._base > INT32_MAX
 
     def append(self, header: BatchHeader, data: Buffer) -> None:
-        """Append a batch; every 4 KiB and more it gets an entry in both indexes."""
+        """Append a batch; after every 4 KiB it gets an entry in both indexes."""
         position = self._log.size
         self._log.append(data)
         if header.record_count and header.max_timestamp > self._largest[0]:

@@ -1,7 +1,7 @@
 """Kimberlite's directories: ``log/00000000.segment`` and so on, one chain through all of them.
 
-Each partition has a directory of its own, as it has a chain of its own. A log that Kimberlite wrote may
-hold several streams in one chain; each becomes a partition.
+Each partition has its own directory and its own chain. A log that Kimberlite wrote may have several streams
+in one chain; each becomes a partition.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections.abc import Iterator
 
 import msgspec
 
+from cordwood.disk import Files
 from cordwood.errors import DirectoryRefused, FrameError, InvalidBatch, RecordRefused, TruncatedFrame
-from cordwood.formats import kimberlite
-from cordwood.formats.kimberlite import NO_HASH, EventType, KimberliteRecord
-from cordwood.formats.zeros import only_zeros
+from cordwood.formats import only_zeros
+from cordwood.formats.per_record import NO_HASH, EventType, KimberliteRecord, kimberlite
 from cordwood.interchange.directories import PARTITION_MAX, NewDirectory, content, find_partitions, segments
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
 from cordwood.kernels import Buffer
 from cordwood.records import Record
-from cordwood.storage.files import Files
 
 SEGMENT_BYTES = 1 << 30
 
 
 class SegmentMeta(msgspec.Struct, frozen=True):
-    """What ``index.meta`` has of one segment, a line of JSON each."""
+    """The entry of one segment in ``index.meta``, a line of JSON."""
 
     segment: int
     first_position: int | None
@@ -39,11 +38,11 @@ def read_partitions(
 ) -> dict[int, Iterator[Record]]:
     """Return the records of each stream of the log in *directory*, or of the logs of its partitions.
 
-    Every chain is followed before anything is returned. With *tenant* records of others are left out.
+    Every chain is checked before anything is returned. With *tenant*, records of other tenants are skipped.
 
     Raises:
-        DirectoryRefused: If there is no log, or one of several tenants and none was named.
-        FrameError: Where a record is not as it should be, or does not follow the one before; names the place.
+        DirectoryRefused: If there is no log, or it has several tenants and none was given.
+        FrameError: If a record is damaged or breaks the chain; names the place.
     """
     streams: dict[int, str] = {}
     tenants: set[int] = set()
@@ -69,7 +68,7 @@ def read_partitions(
 
 
 def _follow(files: Files, directory: str, losses: Losses) -> set[tuple[int, int]]:
-    """Follow the chain of a log; return the tenants and streams it has records of."""
+    """Check the chain of a log; return the tenants and streams of its records."""
     found: set[tuple[int, int]] = set()
     head: bytes | None = None
     for path, data, record in _walk(files, directory, losses, checked=False):
@@ -94,7 +93,7 @@ def _follow(files: Files, directory: str, losses: Losses) -> set[tuple[int, int]
 def _walk(
     files: Files, directory: str, losses: Losses | None, *, checked: bool
 ) -> Iterator[tuple[str, Buffer, KimberliteRecord]]:
-    """Yield every record of a log with the file that it is in, up to preallocated zeros."""
+    """Yield every record of a log with its file, up to preallocated zeros."""
     paths = segments(files, directory, ".segment")
     for number, (_, path) in enumerate(paths):
         data, at = content(files, path), 0
@@ -126,7 +125,7 @@ def _records(files: Files, directory: str, tenant: int, stream: int, losses: Los
         yield Record(record.position, record.timestamp_us // 1000, None, value)
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:
+def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
     """Write ``<n>/log/<number>.segment`` and ``index.meta`` for each partition."""
     for partition, records in outgoing:
         place = (str(partition), "log")

@@ -1,19 +1,18 @@
-"""laminarmq's directories: ``<base>.store`` and its dense ``<base>.index``, in one for each partition."""
+"""laminarmq's directories: ``<base>.store`` and its dense ``<base>.index``, a directory a partition."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cordwood.disk import Files, join
 from cordwood.errors import DirectoryRefused, FrameError, InvalidBatch, RecordRefused, TruncatedFrame
-from cordwood.formats import laminarmq
-from cordwood.formats.laminarmq import IndexRecord
+from cordwood.formats.per_record import IndexRecord, laminarmq
 from cordwood.interchange.directories import NewDirectory, content, find_partitions, segments
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
 from cordwood.kernels import Buffer
 from cordwood.records import Header, Record
-from cordwood.storage.files import Files, join
 
 SEGMENT_BYTES = 1 << 30
 
@@ -21,13 +20,13 @@ SEGMENT_BYTES = 1 << 30
 def read_partitions(
     files: Files, directory: str, losses: Losses, *, now_ms: int
 ) -> dict[int, Iterator[Record]]:
-    """Return the records of each partition below *directory*, or of the one that it is.
+    """Return the records of each partition below *directory*, or of *directory* itself.
 
-    Metadata that somebody else wrote is not ours to understand: such a record is its value, at *now_ms*.
+    Metadata of other writers is not interpreted: such a record has only its value, with the time *now_ms*.
 
     Raises:
-        DirectoryRefused: If there is none, or an index is missing.
-        FrameError: While reading, where store and index do not agree; names file and position.
+        DirectoryRefused: If there is no partition, or an index is missing.
+        FrameError: While reading, if store and index do not match; names file and position.
     """
     found = find_partitions(files, directory, ".store")
     return {number: _records(files, path, now_ms, losses) for number, path in found.items()}
@@ -55,13 +54,13 @@ def _records(files: Files, directory: str, now_ms: int, losses: Losses) -> Itera
                 position=0, expected=expected, found=found, what="base index", path=indexes[base]
             )
         next_index = base
-        pair = _Pair(path, base, store, index, is_last)
+        pair = _StoreAndIndex(path, base, store, index, is_last)
         for record in _segment_records(pair, now_ms, losses):
             yield record
             next_index = record.offset + 1
 
 
-class _Pair(NamedTuple):
+class _StoreAndIndex(NamedTuple):
     """A store and its index."""
 
     path: str
@@ -71,12 +70,12 @@ class _Pair(NamedTuple):
     is_last: bool
 
 
-def _segment_records(pair: _Pair, now_ms: int, losses: Losses) -> Iterator[Record]:
+def _segment_records(pair: _StoreAndIndex, now_ms: int, losses: Losses) -> Iterator[Record]:
     path, base, store, index, is_last = pair
     end = 0
     for offset, entry in enumerate(laminarmq.parse_index(index), base):
         if not entry.length:
-            # A record that compaction has removed; none is that short.
+            # A record that compaction removed; no record is that short.
             continue
         try:
             if entry.position != end:
@@ -113,16 +112,16 @@ def _parsed(
     return record.timestamp_ms, record.key, record.value(store), record.headers
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:
+def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
     """Write ``<n>/<base>.store`` and ``.index`` for each partition.
 
-    Indexes have no gaps, so records after one move up.
+    Indexes have no gaps, so records after a gap get lower offsets.
     """
     size_max = min(limits.within(SEGMENT_BYTES), laminarmq.STORE_SIZE_MAX // 2)
     for partition, records in outgoing:
         names = SegmentFiles((str(partition),), ("store", "index"), digits=1)
         numbered = _without_gaps(records, losses)
-        for segment in rolled(out, numbered, names, Limits(size_max), size_max):
+        for segment in rolled(out, numbered, names, SegmentLimits(size_max), size_max):
             store, index = segment.files
             index.append(laminarmq.BASE_MARKER.pack(segment.base, 0))
             for record in segment.records:

@@ -1,10 +1,10 @@
-"""What could not be kept on the way from one system to another, counted."""
+"""Count the details that an import or export could not keep."""
 
 from __future__ import annotations
 
 
 class Losses:
-    """Counts by name; the names are those of things, so that a list of them reads as one."""
+    """Counts by name; names are nouns, so that they can be listed."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -15,5 +15,5 @@ class Losses:
             self._counts[what] = self._counts.get(what, 0) + count
 
     def lines(self) -> tuple[str, ...]:
-        """Return a line for each thing that was not kept, with how often."""
+        """Return a line for each lost detail, with its count."""
         return tuple(f"{what}: {count}" for what, count in self._counts.items())

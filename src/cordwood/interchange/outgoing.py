@@ -1,4 +1,4 @@
-"""Records on their way out, cut into segments."""
+"""Divide exported records into segments."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ Outgoing: TypeAlias = Iterable[tuple[int, Iterator[Record]]]
 """The records of each partition, one partition after the other."""
 
 
-class Limits(NamedTuple):
-    """How large segments become. A segment of ``segment_bytes`` is followed by another one.
+class SegmentLimits(NamedTuple):
+    """The size limit of segments: one that reaches ``segment_bytes`` is followed by another.
 
-    None is the system's own size.
+    None means the system's default.
     """
 
     segment_bytes: int | None = None
 
     def within(self, usual: int) -> int:
-        """Return how large a segment may become, where *usual* is the system's own size."""
+        """Return the size limit of a segment; *usual* is the system's default."""
         return usual if self.segment_bytes is None else self.segment_bytes
 
 
 class SegmentFiles(NamedTuple):
-    """How the files of a segment are called: below ``place``, ``digits`` digits and each suffix.
+    """The names of a segment's files: below ``place``, ``digits`` digits and each suffix.
 
-    The number is the offset of the first record or, where ``counted``, that of the segment.
+    The number is the offset of the first record or, if ``counted``, the number of the segment.
     """
 
     place: tuple[str, ...]
@@ -39,7 +39,7 @@ class SegmentFiles(NamedTuple):
 
 
 class OutgoingSegment(NamedTuple):
-    """A segment to be written: its first file is what its size is measured by."""
+    """A segment to write; the size of its first file counts."""
 
     base: int
     files: tuple[NewFile, ...]
@@ -47,12 +47,12 @@ class OutgoingSegment(NamedTuple):
 
 
 def rolled(
-    out: NewDirectory, records: Iterator[Record], names: SegmentFiles, limits: Limits, usual: int
+    out: NewDirectory, records: Iterator[Record], names: SegmentFiles, limits: SegmentLimits, usual: int
 ) -> Iterator[OutgoingSegment]:
-    """Yield segments, each with the records that go into it, until there are none left.
+    """Yield segments, each with its records, until no records are left.
 
-    A segment ends once its first file has reached the limit, so a record never lies in two. A partition
-    without records has one segment, at 0.
+    A segment ends once its first file has reached the limit, so a record is never in two segments. A
+    partition without records has one segment, at 0.
     """
     size_max = limits.within(usual)
     first = next(records, None)
@@ -62,15 +62,15 @@ def rolled(
         stem = f"{count if names.counted else base:0{names.digits}d}"
         made = tuple(out.create(*names.place, f"{stem}.{suffix}") for suffix in names.suffixes)
         rest = iter(()) if first is None else chain([first], records)
-        taken = _Until(rest, made[0], size_max)
+        taken = _UntilFull(rest, made[0], size_max)
         yield OutgoingSegment(base, made, iter(taken))
         for file in made:
             out.finish(file)
         count, first = count + 1, taken.left
 
 
-class _Until:
-    """Records until a file is full; ``left`` is the one that did not go into it any more."""
+class _UntilFull:
+    """Records until a file is full; ``left`` is the first record of the next file."""
 
     def __init__(self, records: Iterator[Record], file: NewFile, size_max: int) -> None:
         self._records = records

@@ -1,22 +1,20 @@
 """Rafka's directories: one shared log, ``<segment>.log``, with its offset index ``<segment>.oidx``.
 
-Records are bytes and nothing else there, and their virtual offset is how many came before in the same topic
-and partition.
+Records have only bytes there, and their virtual offset is the number of earlier records in the same topic and
+partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cordwood.disk import Files, join
 from cordwood.errors import DirectoryRefused, FrameError, RecordRefused
-from cordwood.formats import rafka
-from cordwood.formats.rafka import OffsetIndexEntry
-from cordwood.formats.topic_hash import topic_hash
+from cordwood.formats.shared import OffsetIndexEntry, rafka, topic_hash
 from cordwood.interchange.directories import PARTITION_MAX, NewDirectory, NewFile, content, segments
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits, Outgoing
+from cordwood.interchange.outgoing import Outgoing, SegmentLimits
 from cordwood.records import Record
-from cordwood.storage.files import Files, join
 
 SEGMENT_BYTES = rafka.SEGMENT_SIZE_MAX
 _POSITION_MAX = (1 << 32) - 1
@@ -27,12 +25,11 @@ def read_partitions(
 ) -> dict[int, Iterator[Record]]:
     """Return the records of each partition of a topic in the shared log.
 
-    The topic is the only one there is, or the one that *topic* is the name of, for the tenant *org*. The log
-    has no times, so records get *now_ms*.
+    The topic is *topic* of the tenant *org*, or the only one. The log has no times, so records get *now_ms*.
 
     Raises:
         DirectoryRefused: If there is no log, or the topic is not in it.
-        FrameError: While reading, where log and index do not agree; names file and position.
+        FrameError: While reading, if log and index do not match; names file and position.
     """
     indexes = segments(files, directory, ".oidx") if files.is_directory(directory) else []
     if not indexes:
@@ -45,7 +42,9 @@ def read_partitions(
     if chosen is None:
         return {}
     if max(found[chosen]) > PARTITION_MAX:
-        raise DirectoryRefused(f"{directory} has a partition {max(found[chosen])}, which is no number of one")
+        raise DirectoryRefused(
+            f"{directory} has a partition {max(found[chosen])}, which is not a number of one"
+        )
     return {
         partition: _records(files, directory, (*chosen, partition), now_ms, losses)
         for partition in sorted(found[chosen])
@@ -55,7 +54,7 @@ def read_partitions(
 def _chosen(
     directory: str, found: dict[tuple[int, int], set[int]], topic: str, org: int | None
 ) -> tuple[int, int] | None:
-    """Return tenant and hash of the topic to take, None if the log is empty."""
+    """Return tenant and hash of the topic to import, None if the log is empty."""
     of_org = [key for key in found if org is None or key[0] == org]
     if len(of_org) <= 1 and (of_org or not found):
         return of_org[0] if of_org else None
@@ -93,12 +92,12 @@ def _records(
 
 
 def write_partitions(
-    out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits, *, topic: str, org: int = 0
+    out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits, *, topic: str, org: int = 0
 ) -> None:
     """Write ``<segment>.log`` and ``<segment>.oidx``, one shared log of all partitions."""
     hashed = topic_hash(org, topic)
     size_max = min(limits.within(SEGMENT_BYTES), _POSITION_MAX)
-    writer = _SharedLog(out, size_max)
+    writer = _RafkaLog(out, size_max)
     for partition, records in outgoing:
         for virtual, record in enumerate(records):
             losses.add("keys", int(record.key is not None))
@@ -110,7 +109,7 @@ def write_partitions(
     writer.close()
 
 
-class _SharedLog:
+class _RafkaLog:
     """The segments of the shared log, one open at a time."""
 
     def __init__(self, out: NewDirectory, size_max: int) -> None:

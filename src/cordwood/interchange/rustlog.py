@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from cordwood.formats import rustlog
+from cordwood.disk import Files
+from cordwood.formats.per_record import rustlog
 from cordwood.interchange.directories import NewDirectory, find_partitions, segments
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Limits, Outgoing, SegmentFiles, rolled
+from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
 from cordwood.interchange.walking import walk
 from cordwood.records import Record
-from cordwood.storage.files import Files
 
 INDEX_INTERVAL = 100
 SEGMENT_BYTES = 100 << 20
@@ -19,11 +19,11 @@ _INDEX_ENTRY = struct.Struct(">QQ")
 
 
 def read_partitions(files: Files, directory: str, losses: Losses) -> dict[int, Iterator[Record]]:
-    """Return the records of each partition below *directory*, or of the one that it is.
+    """Return the records of each partition below *directory*, or of *directory* itself.
 
     Raises:
-        DirectoryRefused: If there is none.
-        FrameError: While reading, where a segment is not as it should be; names file and position.
+        DirectoryRefused: If there is no partition.
+        FrameError: While reading, at damage in a segment; names file and position.
     """
     found = find_partitions(files, directory, ".log", roots=("", "partitions"))
     return {number: _records(files, path, losses) for number, path in found.items()}
@@ -37,7 +37,7 @@ def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
         yield Record(record.offset, record.timestamp_us // 1000, None, payload)
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: Limits) -> None:
+def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
     """Write ``partitions/<n>/<base>.log`` and ``.index`` for each partition."""
     for partition, records in outgoing:
         place = ("partitions", str(partition))
@@ -52,7 +52,7 @@ def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limi
                 if number % INDEX_INTERVAL == 0:
                     index.append(_INDEX_ENTRY.pack(record.offset, log.size))
                 payload = record.value or b""
-                # An empty record at offset 0 and time 0 would be zeros, which are none.
+                # An empty record at offset 0 and time 0 would be all zeros, which are not a record.
                 instant = timestamp * 1000 or int(not payload and not record.offset)
                 log.append(rustlog.encode_record(record.offset, instant, payload, size_max=1 << 32))
 

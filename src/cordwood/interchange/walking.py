@@ -1,20 +1,20 @@
-"""Walking the segments of a partition whose records say where they end and which offset they have."""
+"""Read the segments of a partition whose records contain their length and offset."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from cordwood.disk import Files
 from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
-from cordwood.formats.zeros import only_zeros
+from cordwood.formats import only_zeros
 from cordwood.interchange.directories import content
 from cordwood.interchange.losses import Losses
 from cordwood.kernels import Buffer
-from cordwood.storage.files import Files
 
 
 class Numbered(Protocol):
-    """A record that was found in a buffer."""
+    """A record found in a buffer."""
 
     @property
     def offset(self) -> int:
@@ -25,24 +25,24 @@ class Numbered(Protocol):
         """The position after it."""
 
 
-Found = TypeVar("Found", bound=Numbered)
+FoundItem = TypeVar("FoundItem", bound=Numbered)
 
 
 def walk(
     files: Files,
     segments: Iterable[tuple[int, str]],
-    parse: Callable[[Buffer, int], Found],
+    parse: Callable[[Buffer, int], FoundItem],
     offset_at: int,
     what: str,
     losses: Losses,
-) -> Iterator[tuple[Found, Buffer]]:
-    """Yield each record of *segments*, (base offset, path) in order, and the buffer that it lies in.
+) -> Iterator[tuple[FoundItem, Buffer]]:
+    """Yield each record of *segments*, (base offset, path) in order, and its buffer.
 
-    *offset_at* is where in a record its offset stands. Zeros end a segment; a last record that is not whole
-    ends the last one, and its bytes are a loss, *what* of them.
+    *offset_at* is the position of the offset in a record. Zeros end a segment; an incomplete last record ends
+    the last segment, and its bytes are counted as a loss named *what*.
 
     Raises:
-        FrameError: Where a record is not as it should be, or its offset does not rise; names the place.
+        FrameError: If a record is damaged or its offset does not ascend; names the place.
     """
     paths, next_offset = list(segments), 0
     for number, (base, path) in enumerate(paths):

@@ -9,8 +9,13 @@ from __future__ import annotations
 import warnings
 
 from cordwood.kernels.layout import (
+    HEADER,
     HEADER_COLUMNS,
     HEADER_SIZE,
+    INT32_MAX,
+    INT64_MAX,
+    INT64_MIN,
+    LENGTH_OVERHEAD,
     BinaryBuffers,
     Buffer,
     ColumnBuffers,
@@ -59,8 +64,13 @@ except ImportError:
 
 __all__ = [
     "COMPILED",
+    "HEADER",
     "HEADER_COLUMNS",
     "HEADER_SIZE",
+    "INT32_MAX",
+    "INT64_MAX",
+    "INT64_MIN",
+    "LENGTH_OVERHEAD",
     "NOTICE",
     "BinaryBuffers",
     "Buffer",

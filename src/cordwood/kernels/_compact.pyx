@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled kernels that compaction needs. `reference.py` says in plain Python what each of them does."""
+"""The compiled kernels that compaction needs. `reference` says in plain Python what each of them does."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t

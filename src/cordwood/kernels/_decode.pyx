@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled kernels that read. `reference.py` says in plain Python what each of them does.
+"""The compiled kernels that read. `reference` says in plain Python what each of them does.
 
 Every read is preceded by a comparison with the end of what may be read, so no input makes a kernel
 look past its buffer. Loops over records touch no Python object and let other threads run.

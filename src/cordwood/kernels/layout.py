@@ -6,6 +6,7 @@ an int64 buffer is read with ``memoryview(buffer).cast("q")``, by numpy or by Ar
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
@@ -21,6 +22,25 @@ LENGTH_OVERHEAD = 12
 RECORD_SIZE_MIN = 7
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+
+#: The header of a batch, a field each: docs/formats/batch.md has the table.
+HEADER = struct.Struct(
+    ">"
+    "q"  # base offset
+    "i"  # batch length: bytes after this field
+    "i"  # partition leader epoch
+    "b"  # magic, 2
+    "I"  # CRC-32C of everything after this field
+    "h"  # attributes
+    "i"  # last offset delta
+    "q"  # base timestamp
+    "q"  # max timestamp
+    "q"  # producer id
+    "h"  # producer epoch
+    "i"  # base sequence
+    "i"  # record count
+)
+assert HEADER.size == HEADER_SIZE
 
 
 class HeaderColumn(IntEnum):
@@ -106,7 +126,7 @@ class ColumnBuffers(NamedTuple):
     headers: HeaderBuffers | None
 
 
-class Field(IntEnum):
+class RecordField(IntEnum):
     """The part of a record that a finding is about."""
 
     COUNT = 0
@@ -139,7 +159,7 @@ _FIELD_TEXT: Sequence[str] = (
 )
 
 
-class Finding(IntEnum):
+class FieldFault(IntEnum):
     """What is wrong with a field. Both kernels report the same ones at the same positions."""
 
     CUT_OFF = 1
@@ -161,10 +181,10 @@ def invalid_records(
         what = f"{what} at byte {position} of the decompressed records"
         position = compressed_at
     expected, seen = f"{low} to {high}" if low != high else f"{low}", str(found)
-    if finding == Finding.CUT_OFF:
+    if finding == FieldFault.CUT_OFF:
         expected, seen = "a whole field", f"{found} bytes"
-    elif finding == Finding.VARINT_TOO_LONG:
+    elif finding == FieldFault.VARINT_TOO_LONG:
         expected, seen = f"a varint of at most {high} bits", "a longer one"
-    elif finding == Finding.NOT_UTF8:
+    elif finding == FieldFault.NOT_UTF8:
         what, expected, seen = what.removesuffix(" length"), "UTF-8", "other bytes"
     return InvalidBatch(position=position, expected=expected, found=seen, what=what)

@@ -1,1 +1,19 @@
-"""The Kafka wire protocol, sans I/O: bytes to requests, responses to bytes."""
+"""The Kafka wire protocol, without I/O: bytes to requests, responses to bytes."""
+
+from cordwood.protocol.apis import ApiKey, Request, api_versions_response, decode_request, encode_response
+from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol.frames import SMALL, Inbox
+from cordwood.protocol.wire import NULL_ID, WireBytes
+
+__all__ = [
+    "NULL_ID",
+    "SMALL",
+    "ApiKey",
+    "ErrorCode",
+    "Inbox",
+    "Request",
+    "WireBytes",
+    "api_versions_response",
+    "decode_request",
+    "encode_response",
+]

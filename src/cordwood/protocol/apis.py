@@ -17,29 +17,24 @@ from typing import Any
 import msgspec
 
 from cordwood.errors import UnsupportedVersion
-from cordwood.protocol import fetch, fetch_response, peer, produce
-from cordwood.protocol.codec import Codec, Compiled, HandTuned
+from cordwood.protocol.codec import Compiled
 from cordwood.protocol.messages import (
     api_versions,
     cluster,
     configs,
+    controller,
+    fetch,
     group_offsets,
     groups,
     metadata,
     offsets,
+    produce,
     producers,
+    security,
     topics,
 )
 from cordwood.protocol.schema import Versions
-from cordwood.protocol.wire import (
-    READ_ERRORS,
-    Buffer,
-    Decode,
-    Encode,
-    malformed,
-    skip_tags,
-    unreadable,
-)
+from cordwood.protocol.wire import READ_ERRORS, Decode, Encode, WireBytes, malformed, skip_tags, unreadable
 
 
 class ApiKey(IntEnum):
@@ -64,14 +59,26 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_TRANSACTIONS = 66
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -86,8 +93,8 @@ class Api:
     versions: Versions
     advertised: Versions
     flexible_from: int
-    request: Codec
-    response: Codec
+    request: Compiled
+    response: Compiled
 
     def response_header_is_flexible(self, version: int) -> bool:
         """Return whether tagged fields follow the correlation id of a response.
@@ -115,27 +122,11 @@ def _declared(
     )
 
 
-_PRODUCE = Api(
-    ApiKey.PRODUCE,
-    Versions(3, 13),
+_TABLE = (
     # Versions 0 to 2 are refused, but librdkafka before 2.11.1 takes their absence to mean that
     # compression is not spoken, and sends its batches uncompressed without a word.
-    Versions(0, 13),
-    produce.FLEXIBLE_FROM,
-    HandTuned(produce.ProduceRequest, produce.request_decoder, peer.produce_request_encoder),
-    HandTuned(produce.ProduceResponse, peer.produce_response_decoder, produce.response_encoder),
-)
-_FETCH = Api(
-    ApiKey.FETCH,
-    Versions(4, 18),
-    Versions(4, 18),
-    fetch.FLEXIBLE_FROM,
-    HandTuned(fetch.FetchRequest, fetch.request_decoder, peer.fetch_request_encoder),
-    HandTuned(fetch.FetchResponse, peer.fetch_response_decoder, fetch_response.response_encoder),
-)
-_TABLE = (
-    _PRODUCE,
-    _FETCH,
+    _declared(ApiKey.PRODUCE, "3-13", 9, produce, advertised="0-13"),
+    _declared(ApiKey.FETCH, "4-18", 12, fetch),
     _declared(ApiKey.LIST_OFFSETS, "1-11", 6, offsets),
     _declared(ApiKey.METADATA, "0-13", 9, metadata),
     _declared(ApiKey.OFFSET_COMMIT, "2-10", 8, group_offsets),
@@ -154,14 +145,26 @@ _TABLE = (
     # Kafka has not declared version 6 stable, and does not tell clients of it.
     _declared(ApiKey.INIT_PRODUCER_ID, "0-6", 2, producers, advertised="0-5"),
     _declared(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", 4, offsets),
+    _declared(ApiKey.DESCRIBE_ACLS, "1-3", 2, security),
+    _declared(ApiKey.CREATE_ACLS, "1-3", 2, security),
+    _declared(ApiKey.DELETE_ACLS, "1-3", 2, security),
     _declared(ApiKey.DESCRIBE_CONFIGS, "1-4", 4, configs),
     _declared(ApiKey.ALTER_CONFIGS, "0-2", 2, configs),
     _declared(ApiKey.DESCRIBE_LOG_DIRS, "1-5", 2, cluster),
     _declared(ApiKey.CREATE_PARTITIONS, "0-3", 2, topics),
     _declared(ApiKey.DELETE_GROUPS, "0-2", 2, groups),
+    _declared(ApiKey.ELECT_LEADERS, "0-2", 2, controller),
     _declared(ApiKey.INCREMENTAL_ALTER_CONFIGS, "0-1", 1, configs),
+    _declared(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "0-1", 0, controller),
+    _declared(ApiKey.LIST_PARTITION_REASSIGNMENTS, "0-0", 0, controller),
     _declared(ApiKey.OFFSET_DELETE, "0-0", _NEVER_FLEXIBLE, group_offsets),
+    _declared(ApiKey.DESCRIBE_CLIENT_QUOTAS, "0-1", 1, security),
+    _declared(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "0-0", 0, security),
+    _declared(ApiKey.DESCRIBE_QUORUM, "0-2", 0, controller),
+    _declared(ApiKey.UPDATE_FEATURES, "0-2", 0, controller),
     _declared(ApiKey.DESCRIBE_CLUSTER, "0-2", 0, cluster),
+    _declared(ApiKey.DESCRIBE_PRODUCERS, "0-0", 0, producers),
+    _declared(ApiKey.LIST_TRANSACTIONS, "0-2", 0, producers),
     _declared(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0-0", 0, cluster),
 )
 
@@ -219,7 +222,7 @@ _decoders: dict[int, tuple[ApiKey, bool, Decode]] = {}
 _encoders: dict[int, tuple[struct.Struct, Encode]] = {}
 
 
-def decode_request(frame: Buffer) -> Request:
+def decode_request(frame: WireBytes) -> Request:
     """Return the request in *frame*, which is without its length. Batches stay slices of *frame*.
 
     Raises:
@@ -260,7 +263,7 @@ def _route(key: int, version: int, correlation_id: int, client_id: str | None) -
     return route
 
 
-def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body: Any) -> list[Buffer]:
+def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body: Any) -> list[WireBytes]:
     """Return the frame that answers a request, its length included, for one vectored write.
 
     The records of a Fetch response are passed through uncopied.
@@ -285,7 +288,7 @@ def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body
 
 def encode_request(
     api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, body: Any
-) -> list[Buffer]:
+) -> list[WireBytes]:
     """Return the frame that asks for something, its length included."""
     api = APIS[api_key]
     name = None if client_id is None else client_id.encode()
@@ -296,7 +299,7 @@ def encode_request(
     return out
 
 
-def decode_response(api_key: ApiKey, api_version: int, frame: Buffer) -> Response:
+def decode_response(api_key: ApiKey, api_version: int, frame: WireBytes) -> Response:
     """Return the response in *frame*, which is without its length and answers such a request.
 
     Raises:

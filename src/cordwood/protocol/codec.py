@@ -1,4 +1,4 @@
-"""What turns messages into bytes and back: compiled from a declaration, or written by hand.
+"""Functions that turn messages into bytes and back, compiled from their declarations.
 
 The declarations of :mod:`cordwood.protocol.schema` are walked once for each (class, version) that is
 used, and become Python source without a loop over fields and without a call for each of them: fields
@@ -8,26 +8,11 @@ call. What a frame holds never becomes part of that source, only our own declara
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from cordwood.protocol.decoding import compile_decoder
 from cordwood.protocol.encoding import compile_encoder
 from cordwood.protocol.wire import Decode, Encode
-
-
-class Codec(Protocol):
-    """Bytes to one kind of message, and back, for each of its versions."""
-
-    @property
-    def message(self) -> type[Any]:
-        """The class of the message."""
-
-    def decoder(self, version: int) -> Decode:
-        """Return the function that reads *version*; the message has to end where the frame does."""
-
-    def encoder(self, version: int) -> Encode:
-        """Return the function that writes *version*."""
 
 
 class Compiled:
@@ -50,7 +35,7 @@ class Compiled:
         return self._decoders[version]
 
     def encoder(self, version: int) -> Encode:
-        """Return the function that writes *version*, as a list of one buffer.
+        """Return the function that writes *version*, as a list of buffers; see `compile_encoder`.
 
         A field that the version does not have is left out, whatever it holds. The function raises
         ValueError, naming the field, for a value that its field cannot hold.
@@ -58,14 +43,3 @@ class Compiled:
         if version not in self._encoders:
             self._encoders[version] = compile_encoder(self.message, version, version >= self.flexible_from)
         return self._encoders[version]
-
-
-class HandTuned:
-    """The codec of a message that has functions of its own: what makes them for a version, by direction."""
-
-    def __init__(
-        self, message: type[Any], decoder: Callable[[int], Decode], encoder: Callable[[int], Encode]
-    ) -> None:
-        self.message = message
-        self.decoder = decoder
-        self.encoder = encoder

@@ -11,6 +11,8 @@ librdkafka sends three of them after a Metadata request for all topics.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cordwood.protocol.schema import (
@@ -20,13 +22,21 @@ from cordwood.protocol.schema import (
     Sized,
     Struct,
     WireType,
+    batches,
+    buffers,
+    every_field,
     fields_of,
-    fields_without,
-    opaque,
+    string,
 )
-from cordwood.protocol.source import Source
+from cordwood.protocol.source import SourceText
 from cordwood.protocol.wire import Decode
 
+#: How the value between ``i`` and ``j`` is taken out of the frame, by its type: if it is empty, and if not.
+_TAKEN: dict[WireType, tuple[str, str]] = {
+    string: ("''", "str(b[i:j], 'utf-8')"),
+    batches: ("view[i:i]", "view[i:j]"),
+    buffers: ("(view[i:i],)", "(view[i:j],)"),
+}
 #: An array with more elements is refused: a few bytes each would still cost seconds and a gigabyte.
 ELEMENTS_MAX = 150_000
 
@@ -37,11 +47,9 @@ def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
     What follows the message in the frame is ignored.
     """
     source = DecoderSource(cls, version, flexible)
-    source.struct(cls, "message", "")
-    source.line("return message")
-    decode: Decode = source.compile(
-        "b, i", ["end = len(b)"], "READ_ERRORS", "unreadable(e, i, where(e), end)"
-    )
+    source.line(f"return {source.struct(cls, '')}")
+    first = ["end = len(b)", "view = memoryview(b)"]
+    decode: Decode = source.compile("b, i", first, "READ_ERRORS", "unreadable(e, i, where(e), end)")
     return decode
 
 
@@ -61,7 +69,7 @@ def smallest_size(wire_type: WireType, version: int, flexible: bool) -> int:
     return total
 
 
-class DecoderSource(Source):
+class DecoderSource(SourceText):
     """Source that reads from frame ``b`` at ``i``, up to ``end``."""
 
     def fail(self, what: str, found: str) -> None:
@@ -82,8 +90,8 @@ class DecoderSource(Source):
         self.line(f"i += {size}")
         self.run.clear()
 
-    def struct(self, cls: type[Any], target: str, path: str) -> None:
-        """Read a message into the variable *target*."""
+    def struct(self, cls: type[Any], path: str) -> str:
+        """Read a message, and return the expression that makes it."""
         fields = fields_of(cls, self.version)
         variables = {each.name: self.fresh("v") for each in fields}
         for each in fields:
@@ -95,11 +103,8 @@ class DecoderSource(Source):
             self.tags([each for each in fields if each.tag is not None], variables, path)
         self.flush()
         self.path = path.rstrip(".")
-        self.line(f"{target} = new({self.constant('Message', cls)})")
-        for name, variable in variables.items():
-            self.line(f"{target}.{name} = {variable}")
-        for each in fields_without(cls, self.version):
-            self.line(f"{target}.{each.name} = {self.default(each)}")
+        values = [variables.get(each.name) or self.default(each) for each in every_field(cls)]
+        return f"{self.constant('Message', cls)}({', '.join(values)})"
 
     def tags(self, known: list[Field], variables: dict[str, str], path: str) -> None:
         """Read the tagged fields: the *known* ones by their type, the others by their size."""
@@ -135,65 +140,99 @@ class DecoderSource(Source):
         elif isinstance(wire_type, Struct):
             self.nested(wire_type, target, nullable)
         elif isinstance(wire_type, Sized):
-            size = self.length(wire_type.code, target, nullable, "b''" if wire_type is opaque else "''")
-            with self.block("else:"):
-                self.line(f"j = i + {size}")
+            empty, taken = _TAKEN.get(wire_type, ("b''", "bytes(b[i:j])"))
+            if wire_type is buffers:
+                sized = self.length(wire_type.code, target, True, empty, null="()")
+            else:
+                sized = self.length(wire_type.code, target, nullable, empty)
+            with sized as size:
+                self.line(f"j = i + {size}{self.less_one}")
                 with self.block("if j > end:"):
-                    self.fail("goes on past the end", f"f'{{{size}}} bytes, {{end - i}} left'")
-                taken = "bytes(b[i:j])" if wire_type is opaque else "str(b[i:j], 'utf-8')"
+                    self.fail("goes on past the end", "f'{j - i} bytes, {end - i} left'")
                 self.line(f"{target} = {taken}")
                 self.line("i = j")
         else:
             self.elements(wire_type, target, nullable)
 
-    def length(self, code: str, target: str, nullable: bool, empty: str) -> str:
-        """Read a length or count; leave an ``if`` behind that handled null and emptiness."""
+    @property
+    def less_one(self) -> str:
+        """What turns a length as it was read into the length: compact ones are one more."""
+        return " - 1" if self.flexible else ""
+
+    @contextmanager
+    def length(self, code: str, target: str, nullable: bool, empty: str, null: str = "None") -> Iterator[str]:
+        """Read a length or count, and give its variable to the block, which reads what is not empty."""
         size = self.fresh("n")
         self.collect("B" if self.flexible else code, size)
         self.flush()
         if self.flexible:
+            # A varint of two bytes is read here: a call costs as much as the rest of a small message.
             with self.block(f"if {size} > 127:"):
-                self.line(f"{size}, i = read_varint(b, i - 1)")
-            self.line(f"{size} -= 1")
-        with self.block(f"if {size} < 0:"):
-            if nullable:
-                if not self.flexible:
-                    with self.block(f"if {size} != -1:"):
-                        self.fail("has a negative length", size)
-                self.line(f"{target} = None")
-            else:
-                self.fail("is null or has a negative length", size)
-        with self.block(f"elif not {size}:"):
+                with self.block("if b[i] < 128:"):
+                    self.line(f"{size} += (b[i] << 7) - 128")
+                    self.line("i += 1")
+                with self.block("else:"):
+                    self.line(f"{size}, i = read_varint(b, i - 1)")
+        with self.block(f"if {size} > {int(self.flexible)}:"):
+            yield size
+        with self.block(f"elif {size} == {int(self.flexible)}:"):
             self.line(f"{target} = {empty}")
-        return size
+        with self.block("else:"):
+            if nullable and not self.flexible:
+                with self.block(f"if {size} != -1:"):
+                    self.fail("has a negative length", size)
+            if nullable:
+                self.line(f"{target} = {null}")
+            else:
+                self.fail("is null or has a negative length", f"{size}{self.less_one}")
 
     def elements(self, array: Array, target: str, nullable: bool) -> None:
-        """Read an array, once it is known that so many elements fit what is left."""
+        """Read an array, after a check that its elements fit the remaining bytes."""
         smallest = max(1, smallest_size(array.element, self.version, self.flexible))
-        count = self.length("i", target, nullable, "[]")
-        with self.block("else:"):
+        with self.length("i", target, nullable, "[]") as count:
+            if self.flexible:
+                self.line(f"{count} -= 1")
             with self.block(f"if {count} * {smallest} > end - i or {count} > {ELEMENTS_MAX}:"):
                 self.fail("has more elements than fit", f"f'{{{count}}} elements, {{end - i}} bytes left'")
             if isinstance(array.element, Fixed) and len(array.element.code) == 1:
                 self.line(f"{target} = list(unpack_from('>%d{array.element.code}' % {count}, b, i))")
                 self.line(f"i += {count} * {array.element.size}")
                 return
+            path = self.path
+            if isinstance(array.element, Struct) and self.same_size(array.element.message, target, count):
+                return
             self.line(f"{target} = []")
-            element, path = self.fresh("e"), self.path
             with self.block(f"for _ in range({count}):"):
                 if isinstance(array.element, Struct):
-                    self.struct(array.element.message, element, f"{path}.")
+                    element = self.struct(array.element.message, f"{path}.")
                 else:
+                    element = self.fresh("e")
                     self.value(array.element, element, False)
                 self.flush()
                 self.line(f"{target}.append({element})")
             self.path = path
 
+    def same_size(self, cls: type[Any], target: str, count: str) -> bool:
+        """Read an array of messages with one call, if all that such a message has is of fixed size."""
+        fields = fields_of(cls, self.version)
+        codes = [each.type.code for each in fields if isinstance(each.type, Fixed)]
+        if self.flexible or len(codes) < len(fields):
+            return False
+        layout = struct.Struct(f">{''.join(codes)}")
+        unpack = self.constant("unpack", layout.iter_unpack)
+        variables = {each.name: self.fresh("v") for each in fields}
+        values = [variables.get(each.name) or self.default(each) for each in every_field(cls)]
+        made = f"{self.constant('Message', cls)}({', '.join(values)})"
+        self.line(f"j = i + {count} * {layout.size}")
+        self.line(f"{target} = [{made} for {', '.join(variables.values())}, in {unpack}(view[i:j])]")
+        self.line("i = j")
+        return True
+
     def nested(self, wire_type: Struct, target: str, nullable: bool) -> None:
         """Read a message within a message; if it can be null, a byte says whether it is."""
         path = self.path
         if not nullable:
-            self.struct(wire_type.message, target, f"{path}.")
+            self.line(f"{target} = {self.struct(wire_type.message, f'{path}.')}")
             self.path = path
             return
         present = self.fresh("n")
@@ -202,5 +241,5 @@ class DecoderSource(Source):
         with self.block(f"if {present} < 0:"):
             self.line(f"{target} = None")
         with self.block("else:"):
-            self.struct(wire_type.message, target, f"{path}.")
+            self.line(f"{target} = {self.struct(wire_type.message, f'{path}.')}")
         self.path = path

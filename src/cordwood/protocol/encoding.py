@@ -6,29 +6,50 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from cordwood.protocol.schema import Array, Field, Fixed, Sized, Struct, WireType, fields_of, string
-from cordwood.protocol.source import Source
+from cordwood.protocol.schema import (
+    Array,
+    Field,
+    Fixed,
+    Sized,
+    Struct,
+    WireType,
+    batches,
+    buffers,
+    fields_of,
+    string,
+)
+from cordwood.protocol.source import SourceText
 from cordwood.protocol.wire import Encode
 
 
 def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
-    """Return the function that writes *version* of *cls*: ``encode(message)``, a list of one buffer.
+    """Return the function that writes *version* of *cls*: ``encode(message)``, a list of buffers.
 
+    There is one buffer, but for record batches, which are among the buffers as the objects that they are.
     A field that the version does not have is left out, whatever it holds. The function raises ValueError,
     naming the field, for a value that its field cannot hold.
     """
     source = EncoderSource(cls, version, flexible)
     source.struct(cls, "message", "")
     source.flush()
-    source.line("return [b''.join(out)]")
-    encode: Encode = source.compile(
-        "message", ["out = []", "w = out.append"], "WRITE_ERRORS", "unwritable(e)"
-    )
+    first = ["out = []", "w = out.append"]
+    if source.passes_on:
+        source.line("if out: done.append(b''.join(out))")
+        source.line("return done")
+        first.append("done = []")
+    else:
+        source.line("return [b''.join(out)]")
+    encode: Encode = source.compile("message", first, "WRITE_ERRORS", "unwritable(e)")
     return encode
 
 
-class EncoderSource(Source):
-    """Source that appends the pieces of ``message`` to a list through ``w``."""
+class EncoderSource(SourceText):
+    """Source that appends the pieces of ``message`` to ``out`` through ``w``.
+
+    Where it ``passes_on`` record batches, what was before them and they themselves go to ``done``.
+    """
+
+    passes_on = False
 
     def flush(self) -> None:
         """Write the fixed-size values collected in ``run`` with one line."""
@@ -36,8 +57,9 @@ class EncoderSource(Source):
             return
         codes = "".join(code for code, _, _ in self.run)
         values = ", ".join(value for _, value, _ in self.run if value)
-        if codes == "x":
-            self.line("w(b'\\0')")
+        if all(value.lstrip("-").isdigit() for _, value, _ in self.run if value):
+            constant = struct.pack(f">{codes}", *(int(value) for _, value, _ in self.run if value))
+            self.line(f"w({constant!r})")
         else:
             self.run_line(f"w({self.constant('pack', struct.Struct(f'>{codes}').pack)}({values}))")
         self.run.clear()
@@ -109,16 +131,36 @@ class EncoderSource(Source):
             return
         value = self.fresh("v")
         self.line(f"{value} = {source}.encode()" if wire_type is string else f"{value} = {source}")
+        size = f"sum(map(len, {value}))" if wire_type is buffers else f"len({value})"
+        if isinstance(wire_type, Array) and self.flexible:
+            self.flush()
+            with self.block(f"if not {value}:"):
+                self.line("w(b'\\1')")
+            with self.block("else:"):
+                self.compact(size)
+                self.elements(wire_type, value)
+            return
         if self.flexible:
             self.flush()
-            self.line(f"w(varint(len({value}) + 1))")
+            self.compact(size)
         else:
-            self.collect(wire_type.code if isinstance(wire_type, Sized) else "i", f"len({value})")
+            self.collect(wire_type.code if isinstance(wire_type, Sized) else "i", size)
             self.flush()
-        if isinstance(wire_type, Sized):
+        if wire_type in (batches, buffers):
+            self.passes_on = True
+            with self.block(f"if {value}:"):
+                self.line("done.append(b''.join(out))")
+                self.line(f"done.extend({value})" if wire_type is buffers else f"done.append({value})")
+                self.line("out.clear()")
+        elif isinstance(wire_type, Sized):
             self.line(f"w({value})")
         elif isinstance(wire_type, Array):
             self.elements(wire_type, value)
+
+    def compact(self, size: str) -> None:
+        """Write a compact length, of which most are one byte: what the expression *size* says, and one."""
+        self.line(f"n = {size} + 1")
+        self.line("w(SHORT_VARINTS[n] if n < 128 else varint(n))")
 
     def elements(self, array: Array, source: str) -> None:
         """Write the elements of an array, whose count was written."""

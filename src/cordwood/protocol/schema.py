@@ -10,23 +10,25 @@
 
 Versions are written as Kafka writes them: ``"6+"``, ``"0-5"``, ``"3"``. The type checker sees the
 attribute types, :mod:`cordwood.protocol.codec` sees the bytes, and the order of the declarations is
-the order on the wire. A message is mutable, is built by keyword, and a field that is not given or
-that a version does not have holds Kafka's default.
+the order on the wire. A message is a mutable ``msgspec.Struct``, and a field that is not given or that a
+version does not have holds Kafka's default.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, dataclass_transform, overload
 
-from cordwood.protocol.wire import NULL_ID
+import msgspec
+
+from cordwood.protocol.wire import NULL_ID, WireBytes
 
 T = TypeVar("T")
 M = TypeVar("M")
 
 _LAST = 0x7FFF
-_KEY = "wire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +89,12 @@ def _declare(
     tag: int | None,
     default: Any,
 ) -> Any:
-    """Return the dataclass field of a declaration; its name is known when the class is."""
+    """Return the field of a declaration; its name is known when the class is."""
     parsed = Versions.parse(nullable) if nullable else NEVER
-    declared = Field("", wire_type, Versions.parse(versions), parsed, tag, default)
-    if isinstance(default, list | type):
-        factory = list if isinstance(default, list) else default
-        return dataclasses.field(default_factory=factory, metadata={_KEY: declared})
-    return dataclasses.field(default=default, metadata={_KEY: declared})
+    return Field("", wire_type, Versions.parse(versions), parsed, tag, default)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fixed(Generic[T]):
     """A type of one size; calling it declares a field. ``code`` is its letter for :mod:`struct`."""
 
@@ -110,7 +108,7 @@ class Fixed(Generic[T]):
         return declared
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sized(Generic[T]):
     """A type that begins with its length, and may be null; calling it declares a field.
 
@@ -163,14 +161,22 @@ WireType = Fixed[Any] | Sized[Any] | Array | Struct
 
 int8: Fixed[int] = Fixed("b", 1, 0)
 int16: Fixed[int] = Fixed("h", 2, 0)
+uint16: Fixed[int] = Fixed("H", 2, 0)
 int32: Fixed[int] = Fixed("i", 4, 0)
 int64: Fixed[int] = Fixed("q", 8, 0)
+float64: Fixed[float] = Fixed("d", 8, 0.0)
 #: Any byte but 0 is true.
 boolean: Fixed[bool] = Fixed("?", 1, False)
 uuid: Fixed[bytes] = Fixed("16s", 16, NULL_ID)
 string: Sized[str] = Sized("h", 2, "")
 #: Bytes that the protocol does not look into; they are copied out of the frame.
 opaque: Sized[bytes] = Sized("i", 4, b"")
+#: Record batches in a request: a slice of its frame, writable if the frame is. While the slice lives, the
+#: frame cannot be resized and stays in memory as a whole.
+batches: Sized[memoryview] = Sized("i", 4, memoryview(b""))
+#: Record batches in a response, in any number of buffers, which are passed on without a copy. None of them
+#: is null on the wire; null is read as no buffer.
+buffers: Sized[Sequence[WireBytes]] = Sized("i", 4, ())
 
 
 @overload
@@ -212,24 +218,37 @@ def struct(of: type[M], versions: str, *, nullable: str | None = None, tag: int 
     return declared
 
 
-@dataclass_transform(kw_only_default=True)
+#: The fields of each message, in the order of the wire.
+_declared: dict[type[Any], tuple[Field, ...]] = {}
+
+
+@dataclass_transform()
 def message(cls: type[M]) -> type[M]:
     """Make a message of a class whose attributes are all declared with the functions of this module."""
-    made = dataclass(slots=True, kw_only=True)(cls)
-    for each in dataclasses.fields(made):  # type: ignore[arg-type]  # it is a dataclass, just made one
-        assert _KEY in each.metadata, f"{cls.__name__}.{each.name} does not say what it is on the wire"
-    return made
+    fields = [(name, vars(cls).get(name)) for name in cls.__annotations__]
+    for name, each in fields:
+        assert isinstance(each, Field), f"{cls.__name__}.{name} does not say what it is on the wire"
+    made: Any = msgspec.defstruct(
+        cls.__name__,
+        [(name, Any, _default_of(each.default)) for name, each in fields if each is not None],
+        namespace={"__doc__": cls.__doc__},
+        module=cls.__module__,
+        # A message refers to its parts and never to itself, so there is nothing for the collector to find.
+        gc=False,
+    )
+    _declared[made] = tuple(dataclasses.replace(each, name=name) for name, each in fields if each is not None)
+    return made  # type: ignore[no-any-return]
+
+
+def _default_of(default: Any) -> Any:
+    return msgspec.field(default_factory=default) if isinstance(default, type) else default
 
 
 def fields_of(cls: type[Any], version: int) -> list[Field]:
     """Return the fields that *version* of a message has, in the order of the wire."""
-    return [each for each in _declarations(cls) if version in each.versions]
+    return [each for each in _declared[cls] if version in each.versions]
 
 
-def fields_without(cls: type[Any], version: int) -> list[Field]:
-    """Return the fields that *version* does not have; they hold their defaults."""
-    return [each for each in _declarations(cls) if version not in each.versions]
-
-
-def _declarations(cls: type[Any]) -> list[Field]:
-    return [dataclasses.replace(each.metadata[_KEY], name=each.name) for each in dataclasses.fields(cls)]
+def every_field(cls: type[Any]) -> tuple[Field, ...]:
+    """Return the fields of all versions of a message, in the order of its constructor."""
+    return _declared[cls]

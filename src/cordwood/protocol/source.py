@@ -11,6 +11,7 @@ from typing import Any
 from cordwood.protocol.schema import Field
 from cordwood.protocol.wire import (
     READ_ERRORS,
+    SHORT_VARINTS,
     WRITE_ERRORS,
     malformed,
     read_tag,
@@ -23,7 +24,7 @@ from cordwood.protocol.wire import (
 
 
 @dataclass
-class Source(ABC):
+class SourceText(ABC):
     """Python source under construction. ``fields`` says for each line which field it is about."""
 
     cls: type[Any]
@@ -109,9 +110,9 @@ class Source(ABC):
             "read_tag_count": read_tag_count,
             "skip_tags": skip_tags,
             "varint": varint,
+            "SHORT_VARINTS": SHORT_VARINTS,
             "READ_ERRORS": READ_ERRORS,
             "WRITE_ERRORS": WRITE_ERRORS,
-            "new": object.__new__,
             "pack": struct.pack,
             "unpack_from": struct.unpack_from,
         }
@@ -124,7 +125,7 @@ class Source(ABC):
 class Block:
     """Indents what is appended while it is entered."""
 
-    source: Source
+    source: SourceText
 
     def __enter__(self) -> None:
         self.source.depth += 1

@@ -14,11 +14,11 @@ from typing import Any
 from cordwood.errors import MalformedMessage
 
 #: What a frame may be on the way in, and each piece of one on the way out.
-Buffer = bytes | bytearray | memoryview
+WireBytes = bytes | bytearray | memoryview
 #: Reads a message that begins at a position and ends with the frame.
-Decode = Callable[[Buffer, int], Any]
+Decode = Callable[[WireBytes, int], Any]
 #: Writes a message as a list of buffers, the first of which is always ``bytes``.
-Encode = Callable[[Any], list[Buffer]]
+Encode = Callable[[Any], list[WireBytes]]
 
 #: The topic id that stands for none.
 NULL_ID = bytes(16)
@@ -28,7 +28,8 @@ READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 #: What a message with a value that its field cannot hold raises.
 WRITE_ERRORS = (struct.error, AttributeError, TypeError, UnicodeEncodeError)
 
-_SHORT_VARINTS = tuple(bytes((value,)) for value in range(128))
+#: The varints of one byte, by their value.
+SHORT_VARINTS = tuple(bytes((value,)) for value in range(128))
 
 
 def malformed(position: int, what: str, found: object) -> MalformedMessage:
@@ -44,7 +45,7 @@ def unreadable(error: Exception, position: int, what: str, size: int) -> Malform
     return malformed(position, f"{what} goes on past the end", f"{size - position} bytes left")
 
 
-def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+def read_varint(data: WireBytes, position: int) -> tuple[int, int]:
     """Return the unsigned varint at *position*, which has at most five bytes, and where it ends.
 
     Raises:
@@ -72,7 +73,7 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
 def varint(value: int) -> bytes:
     """Return *value*, at least 0 and below 2**32, as an unsigned varint."""
     if value < 128:
-        return _SHORT_VARINTS[value]
+        return SHORT_VARINTS[value]
     pieces = bytearray()
     while value > 127:
         pieces.append(value & 0x7F | 0x80)
@@ -81,7 +82,7 @@ def varint(value: int) -> bytes:
     return bytes(pieces)
 
 
-def read_tag_count(data: Buffer, position: int) -> tuple[int, int]:
+def read_tag_count(data: WireBytes, position: int) -> tuple[int, int]:
     """Return the number of tagged fields announced at *position*, and where the first begins."""
     count, first = read_varint(data, position)
     # A tagged field is a tag and a size at least.
@@ -90,7 +91,7 @@ def read_tag_count(data: Buffer, position: int) -> tuple[int, int]:
     return count, first
 
 
-def read_tag(data: Buffer, position: int, previous: int) -> tuple[int, int, int]:
+def read_tag(data: WireBytes, position: int, previous: int) -> tuple[int, int, int]:
     """Return the tag at *position*, where its bytes start and where they end.
 
     Raises:
@@ -106,7 +107,7 @@ def read_tag(data: Buffer, position: int, previous: int) -> tuple[int, int, int]
     return tag, start, start + size
 
 
-def skip_tags(data: Buffer, position: int) -> int:
+def skip_tags(data: WireBytes, position: int) -> int:
     """Return the position after the tagged fields that begin with their count at *position*.
 
     Fields that nobody here knows come from newer peers and are not an error.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-
 from cordwood.errors import (
     ChecksumMismatch,
     ConfigError,
     CorruptRange,
     FrameError,
     FrameTooLarge,
+    LeaderEpochFenced,
+    LeaderEpochUnknown,
     LogClosed,
     OffsetOutOfRange,
     OutOfSequence,
@@ -17,23 +17,27 @@ from cordwood.errors import (
     QuotaExceeded,
     RecordRefused,
     StorageError,
+    TimestampsRejected,
     TopicExists,
     TruncatedFrame,
     UnknownTopic,
     UnsupportedFrame,
 )
-from cordwood.protocol.error_codes import ErrorCode
+from cordwood.protocol import ErrorCode
 
 # The first that fits counts, so the particular come before the general.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnknownTopic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (LeaderEpochFenced, ErrorCode.FENCED_LEADER_EPOCH),
+    (LeaderEpochUnknown, ErrorCode.UNKNOWN_LEADER_EPOCH),
     (FrameTooLarge, ErrorCode.MESSAGE_TOO_LARGE),
     (ChecksumMismatch, ErrorCode.CORRUPT_MESSAGE),
     (TruncatedFrame, ErrorCode.CORRUPT_MESSAGE),
     (UnsupportedFrame, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (FrameError, ErrorCode.INVALID_RECORD),
+    (TimestampsRejected, ErrorCode.INVALID_TIMESTAMP),
     (RecordRefused, ErrorCode.INVALID_RECORD),
     (OutOfSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
@@ -51,14 +55,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
 SENTENCE_MAX = 1000
 
 
-# Why a range cannot be read that says nothing about its records: it can be again, and clients try again.
-_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-
-
 def code_of(error: Exception) -> ErrorCode:
     """Return the code that tells a client of *error*."""
-    if isinstance(error, CorruptRange) and getattr(error.__cause__, "errno", None) in _PASSING:
-        return ErrorCode.KAFKA_STORAGE_ERROR
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -72,5 +70,9 @@ def message_of(error: Exception) -> str | None:
 
 def sentence_of(error: Exception) -> str:
     """Return what *error* says, cut if it is long."""
-    sentence = str(error)
+    return shortened(str(error))
+
+
+def shortened(sentence: str) -> str:
+    """Return *sentence*, cut if it is long."""
     return sentence if len(sentence) <= SENTENCE_MAX else f"{sentence[:SENTENCE_MAX]}…"

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
-from threading import Thread
 from types import TracebackType
 
-from cordwood import process
-from cordwood.broker.node import Node
-from cordwood.clock import Clock, SystemClock
-from cordwood.config import BrokerConfig, load_broker_config
-from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed
-from cordwood.server.server import Server, new_event_loop, shown
-from cordwood.setting_kinds import Endpoints
-from cordwood.storage.data_directory import DataDirectory, Opening
-from cordwood.storage.files import Files
-from cordwood.storage.memory_files import MemoryFiles
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.store import as_storage_error
+from cordwood.broker import Node
+from cordwood.config import BrokerConfig, Endpoints, load_broker_config
+from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, as_storage_error, files_of
+from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed, MetadataDamaged
+from cordwood.host import Clock, Host, SystemClock, process
+from cordwood.server.server import Server, shown
+from cordwood.storage.directory import DataDirectory, Opening
+from cordwood.storage.meta import catalogue_path
 from cordwood.telemetry import Tracer, no_tracing
 
 MEMORY = "/memory"
@@ -42,17 +38,40 @@ def open_node(
     tracer = _tracer(config)
     data = MEMORY if path is None else os.path.abspath(path)
     opening = Opening(
-        files or (MemoryFiles() if path is None else PosixFiles()),
+        files or (MemoryFiles() if path is None else files_of(data, config)),
         data,
         config,
         # Maps of files cost a page fault where a read costs a call, and faults would block the loop.
         mapped=False,
+        dynamic=True,
+        reserve_bytes=RESERVE_BYTES if files is None and path is not None else 0,
+        handles=process.handle_limit(),
         clock=clock or SystemClock(),
     )
     try:
-        return Node(DataDirectory(opening), config, tracer)
+        directory = DataDirectory(opening)
+        try:
+            _check_ids(directory)
+        except BaseException:
+            directory.close()
+            raise
+        return Node(directory, config, tracer)
     except OSError as error:
         raise as_storage_error(error, "opening the data directory") from error
+
+
+def _check_ids(directory: DataDirectory) -> None:
+    """Refuse topics that Kafka's clients could not be told of.
+
+    Raises:
+        MetadataDamaged: If the id of one is no UUID.
+    """
+    for entry in directory.topics.values():
+        try:
+            uuid.UUID(entry.id)
+        except ValueError:
+            reason = f"topic {entry.name} has the id {entry.id!r}, which is no UUID; a broker needs one"
+            raise MetadataDamaged(catalogue_path(directory.path), reason) from None
 
 
 def _tracer(config: BrokerConfig) -> Tracer:
@@ -64,8 +83,8 @@ def _tracer(config: BrokerConfig) -> Tracer:
 
 
 def describe(node: Node, address: str) -> None:
-    """Tell whoever finds the directory locked where we listen."""
-    node.describe(f"{process.holder()}, {DirectoryLocked.LISTENING} {address}")
+    """Write the address we listen on into the lock, for others that find it taken."""
+    node.directory.describe(f"{process.holder()}, {DirectoryLocked.LISTENING} {address}")
 
 
 class Broker:
@@ -99,20 +118,24 @@ class Broker:
         if not listeners.each:
             raise InvalidSetting("listen", listen, "HOST:PORT")
         self._config, _ = load_broker_config(config or {}, {"listeners": str(listeners)})
-        self._clock = clock or SystemClock()
-        self._node = open_node(path, self._config, files, self._clock)
+        self._host = Host() if clock is None else Host(clock)
+        self._node = open_node(path, self._config, files, self._host.clock)
         self._stopping: asyncio.Event | None = None
         self._server: Server | None = None
-        self._loop = new_event_loop()
+        self._loop = self._host.new_event_loop()
         self._ended: Future[None] = Future()
         started: Future[Server] = Future()
-        self._thread = Thread(target=self._run, args=(started,), name="cordwood-broker", daemon=True)
-        self._thread.start()
+        try:
+            self._thread = self._host.start_thread(lambda: self._run(started), "broker")
+        except BaseException:
+            self._loop.close()
+            self._node.directory.close()
+            raise
         try:
             server = started.result()
         except BaseException:
             self._thread.join()
-            self._node.close()
+            self._node.directory.close()
             raise
         self.bootstrap = shown(server.endpoints)
         self.addresses = {each.name: shown([each]) for each in server.endpoints}
@@ -137,7 +160,7 @@ class Broker:
         return None if self._server is None else self._server.metrics_url
 
     def close(self) -> None:
-        """Answer what was asked, make everything durable, let go. Idempotent.
+        """Answer pending requests, sync and close. Idempotent.
 
         Raises:
             LogFailed: If a partition failed, now or before.
@@ -158,12 +181,11 @@ class Broker:
         else:
             self._ended.set_result(None)
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
 
     async def _serve(self, started: Future[Server]) -> None:
         self._stopping = asyncio.Event()
-        self._server = Server(self._node, self._config, self._clock)
+        self._server = Server(self._node, self._node.directory.settings.config, self._host)
         try:
             self._server.start()
         except BaseException as error:
@@ -172,3 +194,5 @@ class Broker:
         started.set_result(self._server)
         await self._stopping.wait()
         await self._server.close()
+        if self._server.failure is not None:
+            raise self._server.failure

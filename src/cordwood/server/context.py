@@ -3,67 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from cordwood.broker.tenants import Tenant
-from cordwood.config import BrokerConfig
-from cordwood.server.budget import Budget
-from cordwood.server.connection import Exchange, Prepared
-from cordwood.server.metrics_meter import RequestMeter
+from cordwood.broker import FetchSessions, Node, Tenant
+from cordwood.config import BrokerConfig, Endpoint, LayeredConfig
+from cordwood.server.connections import Budget, Prepared
+from cordwood.server.metering import RequestMeter
 from cordwood.server.parking import Parking
 from cordwood.server.pipeline import Pipeline
 from cordwood.server.quotas import OrgQuotas
 from cordwood.server.tenant_groups import TenantGroups
-from cordwood.setting_kinds import Endpoint
-
-Result = TypeVar("Result")
-_LOGGER = logging.getLogger("cordwood.server")
-
-
-class Workers:
-    """Threads for what may block: reading files, changing the catalogue. Called on the loop."""
-
-    def __init__(self, name: str, threads: int, post: Callable[[Callable[[], None]], None]) -> None:
-        self._pool = ThreadPoolExecutor(threads, f"cordwood-{name}")
-        self._post = post
-
-    def run_for(self, call: Callable[[], Result], then: Callable[[Result | Exception], None]) -> None:
-        """Run *call* in a thread, then *then* with its result, or with what it raised, on the loop."""
-
-        def work() -> None:
-            result: Result | Exception
-            try:
-                result = call()
-            except Exception as error:
-                result = error
-            self._post(lambda: then(result))
-
-        self._pool.submit(work)
-
-    def run(self, exchange: Exchange, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Run *call* in a thread, then *then* with its result on the loop.
-
-        What either raises is a bug: it is logged and costs the client of *exchange* its connection.
-        """
-
-        def work() -> None:
-            try:
-                result = call()
-            except Exception:
-                _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
-                self._post(lambda: exchange.fail("the request could not be handled"))
-            else:
-                self._post(lambda: exchange.attempt(lambda: then(result)))
-
-        self._pool.submit(work)
-
-    def close(self) -> None:
-        """Finish what was begun. Not on the loop."""
-        self._pool.shutdown()
+from cordwood.server.threads import Workers
 
 
 class Listing:
@@ -92,18 +43,31 @@ class Listing:
         self._kept[asked] = answer
 
 
+@dataclass(frozen=True, slots=True)
+class Administration:
+    """What operators may do to the broker as a whole, beyond what each org may do to what it has.
+
+    ``apply`` brings everything that serves requests in line with the settings, on the loop.
+    """
+
+    node: Node
+    apply: Callable[[], None]
+
+
 @dataclass(slots=True)
 class Context:
     """What the handlers of requests from clients of one org share.
 
-    ``tenant``, ``groups`` and ``config`` have what is that org's and nothing else, so that no handler can
-    forget whose request it answers. The rest is everybody's and names topics as the catalogue does, which a
-    handler knows of a topic that ``tenant`` found.
+    ``tenant``, ``groups`` and ``layers`` contain only what belongs to that org, so that no handler can
+    forget whose request it answers. ``administration`` is there for clients of org 0 only. The rest is
+    shared by all orgs and takes topics by `BrokerTopic.key` or ``BrokerTopic.entry``, which a handler has
+    only of a topic that ``tenant`` found.
     """
 
     loop: asyncio.AbstractEventLoop
     tenant: Tenant
-    config: BrokerConfig
+    node: Node
+    layers: LayeredConfig
     pipeline: Pipeline
     parking: Parking
     budget: Budget
@@ -113,8 +77,16 @@ class Context:
     groups: TenantGroups
     meter: RequestMeter
     quotas: OrgQuotas
+    sessions: FetchSessions
+    administration: Administration | None = None
     listing: Listing = field(default_factory=Listing)
+    answering: set[asyncio.Task[None]] = field(default_factory=set)
     closing: bool = False
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's settings, as far as the org may know them."""
+        return self.layers.config
 
     def advertised(self, local: Endpoint) -> Endpoint:
         """Return where a client that reached us at *local* is to connect.

@@ -6,23 +6,21 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from cordwood.broker import offsets_topic
-from cordwood.broker.coordinator import Coordinator, Effect, Place, StoreGroup
-from cordwood.broker.group import Reply
-from cordwood.broker.node import Node, Placed
-from cordwood.broker.offsets_topic import Row
-from cordwood.broker.topics import OFFSETS_PARTITIONS
-from cordwood.clock import Clock
+from cordwood.broker import OFFSETS_PARTITIONS, Node, Placed, last_rows
+from cordwood.broker.groups import Coordinator, Effect, GroupReply, OffsetsRow, StoreGroup, offsets_topic
 from cordwood.errors import CordwoodError
-from cordwood.formats.batch import encode_records
-from cordwood.server.pipeline import Batch, Outcome, Pipeline
+from cordwood.formats import encode_records
+from cordwood.host import Clock
+from cordwood.records import TopicPartition
+from cordwood.server.pipeline import Outcome, Pipeline
+from cordwood.server.recompressing import Batch
 
 #: Expired offsets are looked for this often.
 EXPIRY_SECONDS = 600.0
 _LOGGER = logging.getLogger("cordwood.server")
 Then = Callable[[Exception | None], None]
 """Called once something is stored, with what went wrong if anything did."""
-RunInThread = Callable[[Callable[[], object], Callable[[object], None]], None]
+RunGroupWork = Callable[[Callable[[], object], Callable[[object], None]], None]
 
 
 class Groups:
@@ -35,7 +33,7 @@ class Groups:
         pipeline: Pipeline,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        run_in_thread: RunInThread,
+        run_in_thread: RunGroupWork,
     ) -> None:
         self.coordinator = coordinator
         self._node = node
@@ -50,7 +48,7 @@ class Groups:
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
         # What is to be stored once the topic is made, in order; None while it need not be.
-        self._held: list[tuple[Sequence[Row], Then]] | None = None
+        self._held: list[tuple[Sequence[OffsetsRow], Then]] | None = None
 
     def now_ms(self) -> int:
         """Return the time that groups live by: the wall clock's when we started, and steady since."""
@@ -66,14 +64,8 @@ class Groups:
             return
         self._run_in_thread(self._read_all, self._load)
 
-    def _read_all(self) -> list[Row]:
-        # Of each key only the last record counts, so memory goes with the keys and not with the topic.
-        last: dict[bytes, bytes | None] = {}
-        for key, value in self._node.read_rows(offsets_topic.NAME):
-            if key is not None:
-                last.pop(key, None)
-                last[key] = value
-        return list(last.items())
+    def _read_all(self) -> list[OffsetsRow]:
+        return last_rows(self._node.read_rows(offsets_topic.NAME))
 
     def _load(self, rows: object) -> None:
         if isinstance(rows, list):
@@ -106,7 +98,7 @@ class Groups:
         """Answer, store, and set the clock for what comes next."""
         for effect in effects:
             try:
-                if isinstance(effect, Reply):
+                if isinstance(effect, GroupReply):
                     answer: Callable[[object], None] = effect.token  # type: ignore[assignment]
                     answer(effect.result)
                 else:
@@ -130,7 +122,7 @@ class Groups:
 
         self.store(effect.rows, stored)
 
-    def store(self, rows: Sequence[Row], then: Then) -> None:
+    def store(self, rows: Sequence[OffsetsRow], then: Then) -> None:
         """Store records of the internal topic after all before them, then call *then*."""
         if not rows:
             then(None)
@@ -150,7 +142,7 @@ class Groups:
             else:
                 self._append(rows, then)
 
-    def _append(self, rows: Sequence[Row], then: Then) -> None:
+    def _append(self, rows: Sequence[OffsetsRow], then: Then) -> None:
         def done(outcomes: Sequence[Outcome]) -> None:
             (outcome,) = outcomes
             then(None if isinstance(outcome, Placed) else outcome)
@@ -190,7 +182,7 @@ class Groups:
 
     # --- forgetting -------------------------------------------------------------------------------
 
-    def drop(self, name: str, places: Iterable[Place], then: Then | None = None) -> None:
+    def drop(self, name: str, places: Iterable[TopicPartition], then: Then | None = None) -> None:
         """Take back offsets of a group."""
         places = list(places)
 

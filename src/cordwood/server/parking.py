@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-Place = tuple[str, int]
-"""A topic and a partition of it."""
+from cordwood.records import TopicPartition
 
 
 class Waiter:
@@ -13,7 +12,7 @@ class Waiter:
 
     __slots__ = ("missing", "places", "wake")
 
-    def __init__(self, places: frozenset[Place], missing: int, wake: Callable[[], None]) -> None:
+    def __init__(self, places: frozenset[TopicPartition], missing: int, wake: Callable[[], None]) -> None:
         self.places = places
         self.missing = missing
         self.wake = wake
@@ -23,12 +22,12 @@ class Parking:
     """Who waits for which partition."""
 
     def __init__(self) -> None:
-        self._waiters: dict[Place, set[Waiter]] = {}
+        self._waiters: dict[TopicPartition, set[Waiter]] = {}
 
     def __len__(self) -> int:
         return len({waiter for waiters in self._waiters.values() for waiter in waiters})
 
-    def add(self, places: Iterable[Place], missing: int, wake: Callable[[], None]) -> Waiter:
+    def add(self, places: Iterable[TopicPartition], missing: int, wake: Callable[[], None]) -> Waiter:
         """Count bytes for a fetch from now on; call *wake*, again and again, while none are missing.
 
         Added before the fetch first reads, so that nothing that comes meanwhile is overlooked.
@@ -47,7 +46,7 @@ class Parking:
                 if not waiters:
                     del self._waiters[place]
 
-    def advance(self, place: Place, size: int) -> None:
+    def advance(self, place: TopicPartition, size: int) -> None:
         """Take note that *size* bytes more can be read at *place*."""
         for waiter in list(self._waiters.get(place, ())):
             waiter.missing -= size
@@ -62,7 +61,7 @@ class Parking:
         """Wake everyone, whatever they miss."""
         self._wake_at(list(self._waiters))
 
-    def _wake_at(self, places: Iterable[Place]) -> None:
+    def _wake_at(self, places: Iterable[TopicPartition]) -> None:
         for waiter in {waiter for place in places for waiter in self._waiters[place]}:
             waiter.missing = 0
             waiter.wake()

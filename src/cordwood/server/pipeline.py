@@ -9,35 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Condition, Thread
 from typing import NamedTuple
 
-from cordwood.broker.node import Node, Placed
-from cordwood.clock import Clock
-from cordwood.errors import CordwoodError, LogFailed
-from cordwood.storage.virtual_log import AnyLog
+from cordwood.broker import Node, Placed
+from cordwood.errors import CordwoodError, LogFailed, ResourcesExhausted
+from cordwood.host import Host
+from cordwood.server.recompressing import COMPRESSORS, Batch, Recompressor
+from cordwood.server.threads import Crew, closing_on_failure
+from cordwood.storage.log import WritablePartition
 
 #: Partitions are synced by this many threads when a round has more than one of them.
 SYNC_THREADS = 8
+#: What could not be synced is tried again after this long.
+RETRY_NS = 100_000_000
 _LOGGER = logging.getLogger("cordwood.server")
-
-
-class Batch(NamedTuple):
-    """A batch for one partition, in a buffer that may be changed."""
-
-    topic: str
-    partition: int
-    data: memoryview
-    topic_id: str | None = None
 
 
 Outcome = Placed | Exception
 """Where a batch was put, or why it was not."""
 
 
-class Advance(NamedTuple):
+class PartitionAdvanced(NamedTuple):
     """A partition has more to read than before."""
 
     topic: str
@@ -58,8 +51,8 @@ class Job:
         self.done = done
         self.outcomes: list[Outcome] = []
 
-    def let_go(self) -> Callable[[Sequence[Outcome]], None]:
-        """Return whom to tell, and hold nothing of the request any more; who waits still knows the job."""
+    def release(self) -> Callable[[Sequence[Outcome]], None]:
+        """Return the callback, and drop the batches: the job may live longer than its request."""
         done, self.done, self.batches = self.done, _tell_nobody, ()
         return done
 
@@ -73,18 +66,21 @@ def _tell_nobody(outcomes: Sequence[Outcome]) -> None:
 
 
 class Pipeline:
-    """The two threads. `submit` is called on the event loop, and so is everything *post* is given."""
+    """The two threads, and those that sync for the second.
+
+    `submit` is called on the event loop, and so is everything *post* is given.
+    """
 
     def __init__(
         self,
         node: Node,
-        clock: Clock,
+        host: Host,
         post: Callable[[Callable[[], None]], None],
-        on_advance: Callable[[Advance], None],
+        on_advance: Callable[[PartitionAdvanced], None],
         on_failure: Callable[[LogFailed], None],
     ) -> None:
         self._node = node
-        self._clock = clock
+        self._clock = host.clock
         self._post = post
         self._on_advance = on_advance
         self._on_failure = on_failure
@@ -92,19 +88,29 @@ class Pipeline:
         self._stopping = False
         self._written = False
         self._incoming: list[Job] = []
-        self._arrived = Condition()
+        self._arrived = host.new_condition()
         self._waiting: list[Job] = []
-        self._dirty: dict[AnyLog, _Dirty] = {}
-        self._due = Condition()
-        self._syncers = ThreadPoolExecutor(SYNC_THREADS, "cordwood-sync")
-        self._writer = Thread(target=self._write_all, name="cordwood-writer", daemon=True)
-        self._committer = Thread(target=self._commit_all, name="cordwood-committer", daemon=True)
-        self._writer.start()
-        self._committer.start()
+        self._dirty: dict[WritablePartition, _Dirty] = {}
+        self._due = host.new_condition()
+        self._syncers = Crew("sync", SYNC_THREADS, host)
+        with closing_on_failure(self._syncers):
+            self._compressors = Crew("compress", COMPRESSORS, host)
+        self._recompressor = Recompressor[Job](self._recompression_of, self._wake_writer, self._compressors)
+        with closing_on_failure(self._syncers), closing_on_failure(self._compressors):
+            self._writer = host.start_thread(self._write_all, "writer")
+            try:
+                self._committer = host.start_thread(self._commit_all, "committer")
+            except BaseException:
+                self._end_writer()
+                raise
 
     def submit(self, batches: Sequence[Batch], acks: int, done: Callable[[Sequence[Outcome]], None]) -> Job:
-        """Append *batches*, then call *done* on the loop: after the sync where *acks* is -1, else before."""
-        job = Job(batches, acks == -1, done)
+        """Append *batches*, then call *done* on the loop: before the sync where *acks* is 0, else after it.
+
+        ``acks=1`` waits as ``acks=all`` does: its clients read back at once what was acknowledged, and only
+        synced records are visible.
+        """
+        job = Job(batches, acks != 0, done)
         with self._arrived:
             self._incoming.append(job)
             self._arrived.notify()
@@ -112,28 +118,32 @@ class Pipeline:
 
     def close(self) -> None:
         """Finish what was submitted and end both threads. Not on the event loop."""
-        with self._arrived:
-            self._stopping = True
-            self._arrived.notify()
-        self._writer.join()
+        self._end_writer()
         with self._due:
             self._written = True
             self._due.notify()
         self._committer.join()
-        self._syncers.shutdown()
+        self._syncers.close()
+        self._compressors.close()
+
+    def _end_writer(self) -> None:
+        with self._arrived:
+            self._stopping = True
+            self._arrived.notify()
+        self._writer.join()
 
     # --- the writer -------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
         while True:
             with self._arrived:
-                while not self._incoming and not self._stopping:
+                while not self._has_work():
                     self._arrived.wait()
-                jobs, self._incoming = self._incoming, []
-            if not jobs:
+                came, self._incoming = self._incoming, []
+            if not came and not self._recompressor:
                 return
             answered, advances = [], []
-            for job in jobs:
+            for job in self._recompressor.sift(came):
                 # Taken once: the job may be cancelled on the loop meanwhile.
                 batches = job.batches
                 advances += self._append_all(job, batches)
@@ -142,14 +152,28 @@ class Pipeline:
             if answered or advances:
                 self._post(partial(self._deliver, answered, advances))
 
-    def _append_all(self, job: Job, batches: Sequence[Batch]) -> list[Advance]:
+    def _has_work(self) -> bool:
+        """Return whether the writer has something to do, be it to end."""
+        if self._recompressor:
+            # What waits is appended before the writer ends.
+            return bool(self._incoming) or self._recompressor.has_ready()
+        return bool(self._incoming) or self._stopping
+
+    def _wake_writer(self) -> None:
+        with self._arrived:
+            self._arrived.notify()
+
+    def _recompression_of(self, batch: Batch) -> Callable[[], memoryview] | None:
+        return self._node.recompression_of(batch.topic, batch.partition, batch.data)
+
+    def _append_all(self, job: Job, batches: Sequence[Batch]) -> list[PartitionAdvanced]:
         """Append the batches of *job*; return what can be read already, under a weak sync policy."""
         advances = []
         for batch in batches:
             outcome = self._append(batch)
             job.outcomes.append(outcome)
             if isinstance(outcome, Placed) and not outcome.log.config.sync.durable:
-                advances.append(Advance(batch.topic, batch.partition, len(batch.data)))
+                advances.append(PartitionAdvanced(batch.topic, batch.partition, len(batch.data)))
         return advances
 
     def _append(self, batch: Batch) -> Outcome:
@@ -164,7 +188,7 @@ class Pipeline:
         except CordwoodError as error:
             return _bare(error)
         except Exception as error:
-            # Ours, and this batch's alone: whoever sent it is told, everyone else goes on.
+            # A fault of ours that concerns this batch alone: its sender is told, others go on.
             _LOGGER.exception("appending to %s-%d failed", batch.topic, batch.partition)
             return error
 
@@ -182,7 +206,7 @@ class Pipeline:
             self._due.notify()
         return waits
 
-    def _note_dirty(self, log: AnyLog, size: int, now_ns: int) -> None:
+    def _note_dirty(self, log: WritablePartition, size: int, now_ns: int) -> None:
         """Take note that *log* is to be synced, and by when, as its policy says."""
         policy = log.config.sync
         if policy.mode == "never" or (policy.mode == "every" and log.unsynced_records < policy.amount):
@@ -191,8 +215,12 @@ class Pipeline:
         if before is not None:
             before.size += size
             return
-        # Under cordwood.sync=each this is for appends that nobody waits for; who waits begins a round.
-        within_ms = {"each": self._node.config.sync_max_ms, "ms": policy.amount, "every": 0}[policy.mode]
+        # Under cordwood.sync=each this is for acks=0; a request that waits starts a round itself.
+        within_ms = {
+            "each": self._node.directory.settings.config.sync_max_ms,
+            "ms": policy.amount,
+            "every": 0,
+        }[policy.mode]
         self._dirty[log] = _Dirty(size, now_ns + within_ms * 1_000_000)
 
     # --- the committer ----------------------------------------------------------------------------
@@ -217,7 +245,7 @@ class Pipeline:
         due_ns = min(dirty.due_ns for dirty in self._dirty.values())
         return max(due_ns - self._clock.monotonic_ns(), 0) / 1e9
 
-    def _take_due(self) -> dict[AnyLog, _Dirty]:
+    def _take_due(self) -> dict[WritablePartition, _Dirty]:
         """Return what to sync in this round; the rest has time."""
         now_ns = self._clock.monotonic_ns()
         due = {
@@ -229,7 +257,7 @@ class Pipeline:
             del self._dirty[log]
         return due
 
-    def _commit(self, jobs: list[Job], logs: Mapping[AnyLog, _Dirty]) -> None:
+    def _commit(self, jobs: list[Job], logs: Mapping[WritablePartition, _Dirty]) -> None:
         failures = self._sync(list(logs))
         for job in jobs:
             job.outcomes = [
@@ -237,16 +265,29 @@ class Pipeline:
                 for outcome in job.outcomes
             ]
         advances = [
-            Advance(log.state.topic, log.state.partition, dirty.size)
+            PartitionAdvanced(log.state.topic, log.state.partition, dirty.size)
             for log, dirty in logs.items()
             if log.config.sync.durable and log not in failures
         ]
+        passing = [log for log, error in failures.items() if isinstance(error, ResourcesExhausted)]
+        self._keep_dirty({log: logs[log] for log in passing})
         self._post(partial(self._deliver, jobs, advances))
 
-    def _sync(self, logs: Sequence[AnyLog]) -> dict[AnyLog, Exception]:
+    def _keep_dirty(self, logs: Mapping[WritablePartition, _Dirty]) -> None:
+        """Sync logs again soon whose sync could not be tried, for want of a file handle it may be."""
+        with self._due:
+            if self._written:
+                # Closing the logs is the next try, and the last.
+                return
+            due_ns = self._clock.monotonic_ns() + RETRY_NS
+            for log, dirty in logs.items():
+                again = self._dirty.setdefault(log, _Dirty(0, due_ns))
+                again.size += dirty.size
+
+    def _sync(self, logs: Sequence[WritablePartition]) -> dict[WritablePartition, Exception]:
         """Make everything appended to *logs* durable; return those where that failed, with the reason."""
-        run = map if len(logs) < 2 else self._syncers.map
-        results = zip(logs, run(_commit_one, logs), strict=True)
+        found = [_commit_one(log) for log in logs] if len(logs) < 2 else self._syncers.map(_commit_one, logs)
+        results = zip(logs, found, strict=True)
         failures = {log: error for log, error in results if error is not None}
         for error in failures.values():
             if isinstance(error, LogFailed):
@@ -262,10 +303,10 @@ class Pipeline:
                 self._failure = error
                 self._post(partial(self._on_failure, error))
 
-    def _deliver(self, jobs: Sequence[Job], advances: Sequence[Advance]) -> None:
+    def _deliver(self, jobs: Sequence[Job], advances: Sequence[PartitionAdvanced]) -> None:
         """Answer *jobs* and tell who waits for records, on the loop."""
         for job in jobs:
-            done = job.let_go()
+            done = job.release()
             try:
                 done(job.outcomes)
             except Exception:
@@ -286,16 +327,15 @@ class _Dirty:
 
 
 def _bare(error: Exception) -> Exception:
-    """Return *error* without what it was raised in and from.
+    """Return *error* without its traceback, context and cause.
 
-    That would hold, for as long as the outcome is known, everything that was made to find it: of a batch of
-    a few kilobytes all that it was decompressed to before it was refused.
+    Their frames keep every local variable alive, such as the decompressed records of a refused batch.
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
-def _commit_one(log: AnyLog) -> Exception | None:
+def _commit_one(log: WritablePartition) -> Exception | None:
     try:
         log.commit()
     except CordwoodError as error:

@@ -6,19 +6,20 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from cordwood.clock import Clock
 from cordwood.config import OrgQuota
-from cordwood.protocol.apis import ApiKey
+from cordwood.host import Clock
+from cordwood.protocol import ApiKey
 
 #: Before anything is refused for being too much it is counted again, unless that was done so recently.
 RECOUNT_NS = 1_000_000_000
 #: … and while nothing is refused, so often.
 COUNT_AGAIN_NS = 60_000_000_000
 _THROTTLE_MS_MAX = 2**31 - 1
+_NO_LIMIT = 1 << 63
 _LOGGER = logging.getLogger("cordwood.server")
 
 Count = Callable[[], int]
-RunInThread = Callable[[Callable[[], int], Callable[["int | Exception"], None]], None]
+RunUsageWork = Callable[[Callable[[], int], Callable[["int | Exception"], None]], None]
 Decide = Callable[[bool], None]
 
 
@@ -34,6 +35,12 @@ class Rate:
         self._clock = clock
         self._left = float(bytes_per_second)
         self._since_ns = clock.monotonic_ns()
+
+    def reconfigure(self, bytes_per_second: int) -> None:
+        """Allow another number of bytes a second. What is owed stays owed."""
+        self._refill()
+        self.bytes_per_second = bytes_per_second
+        self._left = min(self._left, float(bytes_per_second))
 
     def _refill(self) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -66,7 +73,7 @@ class StoredBytes:
     a producer stay in order; so does everyone until the first count is there.
     """
 
-    def __init__(self, limit: int, count: Count, run_in_thread: RunInThread, clock: Clock) -> None:
+    def __init__(self, limit: int, count: Count, run_in_thread: RunUsageWork, clock: Clock) -> None:
         self.limit = limit
         self._count = count
         self._run_in_thread = run_in_thread
@@ -158,13 +165,36 @@ class OrgQuotas:
     """The limits of one org, and how much of them is used. On the loop only."""
 
     def __init__(
-        self, quota: OrgQuota, org: int, count: Count, run_in_thread: RunInThread, clock: Clock
+        self, quota: OrgQuota, org: int, count: Count, run_in_thread: RunUsageWork, clock: Clock
     ) -> None:
         self._org = org
-        produced, fetched, stored = quota
-        self._produced = None if produced is None else Rate(produced, clock)
-        self._fetched = None if fetched is None else Rate(fetched, clock)
-        self.stored = None if stored is None else StoredBytes(stored, count, run_in_thread, clock)
+        self._count = count
+        self._run_in_thread = run_in_thread
+        self._clock = clock
+        self._produced: Rate | None = None
+        self._fetched: Rate | None = None
+        self.stored: StoredBytes | None = None
+        self.reconfigure(quota)
+
+    def reconfigure(self, quota: OrgQuota) -> None:
+        """Apply other limits. What was used under those before counts on."""
+        self._produced = self._rate(self._produced, quota.producer_byte_rate)
+        self._fetched = self._rate(self._fetched, quota.consumer_byte_rate)
+        limit = quota.stored_bytes
+        if self.stored is not None:
+            # Those who wait in line are decided by the limit that holds then.
+            self.stored.limit = _NO_LIMIT if limit is None else limit
+        if limit is None:
+            self.stored = None
+        elif self.stored is None:
+            self.stored = StoredBytes(limit, self._count, self._run_in_thread, self._clock)
+
+    def _rate(self, before: Rate | None, bytes_per_second: int | None) -> Rate | None:
+        if before is None or bytes_per_second is None:
+            return None if bytes_per_second is None else Rate(bytes_per_second, self._clock)
+        if before.bytes_per_second != bytes_per_second:
+            before.reconfigure(bytes_per_second)
+        return before
 
     def produced(self, size: int) -> int:
         """Count a produce request of *size* bytes; return for how many milliseconds its client is to wait."""

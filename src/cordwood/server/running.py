@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable, Sequence
 
-from cordwood.broker.node import Node
-from cordwood.clock import Clock, SystemClock
+from cordwood.broker import Node
 from cordwood.config import BrokerConfig
+from cordwood.host import Host, process
 from cordwood.server.broker import describe, open_node
-from cordwood.server.server import Server, new_event_loop, shown
+from cordwood.server.server import Server, shown
 
+#: With fewer file handles than this a server says so when it starts.
+HANDLES_WANTED = 4096
+_LOGGER = logging.getLogger("cordwood.server")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -32,24 +36,30 @@ def run_server(config: BrokerConfig, ready: Ready) -> None:
         StorageError: The directory is locked, not ours, or cannot be read.
         ListenFailed: An address is taken.
     """
-    clock = SystemClock()
-    node = open_node(config.data_dir, config, clock=clock)
-    loop = new_event_loop()
+    handles = process.raise_handle_limit()
+    if handles < HANDLES_WANTED:
+        _LOGGER.warning(
+            "this process may have only %d files and connections open (ulimit -n); "
+            "beyond that files are closed and opened again, and clients are turned away",
+            handles,
+        )
+    host = Host()
+    node = open_node(config.data_dir, config, clock=host.clock)
+    loop = host.new_event_loop()
     try:
-        loop.run_until_complete(_serve(node, config, clock, ready))
+        loop.run_until_complete(_serve(node, host, ready))
     finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Ready) -> None:
+async def _serve(node: Node, host: Host, ready: Ready) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    server = Server(node, config, clock)
+    server = Server(node, node.directory.settings.config, host)
     try:
         server.start()
     except BaseException:
-        node.close()
+        node.directory.close()
         raise
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
@@ -61,3 +71,6 @@ async def _serve(node: Node, config: BrokerConfig, clock: Clock, ready: Ready) -
     for task in waiting:
         task.cancel()
     await server.close()
+    if server.failure is not None:
+        # Also where everything could be closed: somebody has to look at the device.
+        raise server.failure

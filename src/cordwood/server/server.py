@@ -5,76 +5,61 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cordwood.broker.coordinator import Coordinator, Limits
-from cordwood.broker.node import Node
-from cordwood.broker.tenants import Tenant
-from cordwood.clock import Clock
-from cordwood.config import BrokerConfig
+from cordwood.broker import PARTITIONS_MAX, FetchSessions, Node, Tenant
+from cordwood.broker.groups import Coordinator, GroupLimits
+from cordwood.config import BrokerConfig, Endpoint
 from cordwood.errors import InvalidSetting, LogFailed
-from cordwood.protocol.frames import SMALL
-from cordwood.server.budget import Budget
-from cordwood.server.connection import Connection
-from cordwood.server.context import Context, Workers
-from cordwood.server.following import Following
+from cordwood.host import Host, process
+from cordwood.protocol import SMALL
+from cordwood.server.connections import TRIM_SECONDS, Acceptor, Budget, Connection, find_trim, listen
+from cordwood.server.context import Administration, Context
 from cordwood.server.groups import Groups
-from cordwood.server.listening import Acceptor, listen
-from cordwood.server.memory import TRIM_SECONDS, find_trim
-from cordwood.server.metrics_meter import RequestMeter
+from cordwood.server.maintenance import ChainFollowing, PeriodicMaintenance, Scrubber
+from cordwood.server.metering import RequestMeter
 from cordwood.server.parking import Parking
-from cordwood.server.pipeline import Advance, Pipeline
+from cordwood.server.pipeline import PartitionAdvanced, Pipeline
 from cordwood.server.quotas import OrgQuotas
-from cordwood.server.scrubbing import Scrubber
 from cordwood.server.service import Service
 from cordwood.server.tenant_groups import TenantGroups
-from cordwood.server.upkeep import Upkeep
-from cordwood.setting_kinds import Endpoint
+from cordwood.server.threads import ServerThreads, Workers
 
 if TYPE_CHECKING:
     from cordwood.server.metrics import MetricsEndpoint
 
-#: Threads that read files for fetches.
-READERS = 4
 #: How often clients are looked at for being idle or slow.
 CHECK_SECONDS = 1.0
 #: How long requests under way get to be answered when the server closes.
 GRACE_SECONDS = 5.0
+#: Of the file handles that the process may have, a quarter and at least this many are not for connections.
+HANDLES_FOR_FILES_MIN = 40
 _RECEIVE_BYTES = 4 * SMALL
 _LOGGER = logging.getLogger("cordwood.server")
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop where it is installed, else asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 class _Means(NamedTuple):
     """What requests of all orgs are answered with."""
 
     pipeline: Pipeline
-    readers: Workers
-    changes: Workers
-    publishing: Workers
     groups: Groups
+    threads: ServerThreads
 
 
 class Server:
     """A broker on the network. Made, used and closed on its event loop."""
 
-    def __init__(self, node: Node, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, node: Node, config: BrokerConfig, host: Host) -> None:
         self.failed: asyncio.Event = asyncio.Event()
         self.failure: LogFailed | None = None
         self.endpoints: list[Endpoint] = []
         self._node = node
         self._config = config
-        self._clock = clock
+        self._host = host
+        self._clock = host.clock
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._budget = Budget(config.queued_max_request_bytes)
@@ -86,13 +71,13 @@ class Server:
         self._trim_due_ns = 0
         #: Of each org that has a listener.
         self._contexts: dict[int, Context] = {}
-        self._counting: Workers | None = None
+        self._threads: ServerThreads | None = None
         self.groups: Groups | None = None
-        self.meter = RequestMeter(node.telemetry, clock)
+        self.meter = RequestMeter(node.directory.context.telemetry, host.clock)
         self.closing = False
         self._means: _Means | None = None
-        self._upkeep: Upkeep | None = None
-        self._following: Following | None = None
+        self._maintenance: PeriodicMaintenance | None = None
+        self._following: ChainFollowing | None = None
         self._scrubber: Scrubber | None = None
         self._metrics: MetricsEndpoint | None = None
 
@@ -102,79 +87,104 @@ class Server:
         Raises:
             ListenFailed: If an address is taken or not ours. Nothing was started.
             InvalidSetting: If there is no address at all.
+            ResourcesExhausted: If a thread cannot be started. Nothing was started.
         """
         if not self._config.listeners.each:
             raise InvalidSetting("listeners", "", "at least one HOST:PORT for clients")
-        sockets = []
+        sockets: list[tuple[socket.socket, str]] = []
+        threads = self._threads = ServerThreads(self._post, self._host)
         try:
             for endpoint in self._config.listeners.each:
                 sockets += [(made, endpoint.name) for made in listen(endpoint)]
                 port = sockets[-1][0].getsockname()[1]
                 self.endpoints.append(endpoint._replace(port=port))
             if self._config.metrics_listen.each:
-                self._metrics = self._listen_for_metrics()
+                self._metrics = self._listen_for_metrics(threads.metrics)
+            pipeline = Pipeline(self._node, self._host, self._post, self._advanced, self._fail)
         except BaseException:
             for made, _ in sockets:
                 made.close()
+            if self._metrics is not None:
+                self._metrics.close()
+            threads.close()
             raise
-        loop, post, node, config = self._loop, self._post, self._node, self._config
-        pipeline = Pipeline(node, self._clock, post, self._advanced, self._fail)
-        changes = Workers("changes", 1, post)
+        self._begin(pipeline, threads)
+        self._acceptor = Acceptor(self._loop, sockets, self._connect, self._node.directory.handles.make_room)
+        self._checker = self._loop.call_later(CHECK_SECONDS, self._check_time)
+
+    def _begin(self, pipeline: Pipeline, threads: ServerThreads) -> None:
+        """Begin everything that does not wait for clients."""
+        loop, node, config = self._loop, self._node, self._config
+        for sentence in node.directory.settings.warnings:
+            _LOGGER.warning("%s", sentence)
+        node.directory.failures.on_failure = pipeline.fail
+        if node.directory.failures.first is not None:
+            pipeline.fail(node.directory.failures.first)
         coordinator = Coordinator(_limits(config), lambda name: f"{name}-{uuid.uuid4()}")
-        groups = Groups(coordinator, node, pipeline, loop, self._clock, changes.run_for)
-        means = _Means(
-            pipeline,
-            Workers("reader", READERS, post),
-            changes,
-            Workers("publishing", 1, post),
-            groups,
-        )
-        self._counting = Workers("counting", 1, post)
-        for org in sorted({config.org_of(endpoint.name) for endpoint in config.listeners.each}):
-            self._contexts[org] = self._context_of(org, means)
+        groups = Groups(coordinator, node, pipeline, loop, self._clock, threads.changes.run_for)
+        means = _Means(pipeline, groups, threads)
+        orgs = sorted({config.org_of(endpoint.name) for endpoint in config.listeners.each})
+        for org in orgs:
+            self._contexts[org] = self._context_of(org, means, len(orgs))
         self._means, self.groups = means, groups
         groups.start()
-        means.publishing.run_for(node.collect_abandoned, _note_leftovers)
-        self._upkeep = Upkeep(
-            node, config, self._clock, loop, Workers("upkeep", 1, post), coordinator.needed_from
+        threads.publishing.run_for(node.collect_abandoned, _note_leftovers)
+        self._maintenance = PeriodicMaintenance(
+            node, config, self._host, loop, threads.maintenance, coordinator.needed_from
         )
-        self._upkeep.start()
-        self._following = Following(node, loop, Workers("following", 1, post))
+        self._maintenance.start()
+        self._following = ChainFollowing(node, self._host, loop, threads.following)
         self._following.start()
-        self._scrubber = Scrubber(node, config, loop, Workers("scrubbing", 1, post))
+        self._scrubber = Scrubber(node, config, self._host, loop, threads.scrubbing)
         self._scrubber.start()
-        self._acceptor = Acceptor(loop, sockets, self._connect)
-        self._checker = loop.call_later(CHECK_SECONDS, self._check_time)
 
-    def _context_of(self, org: int, means: _Means) -> Context:
-        """Return what handlers may use to answer clients of *org*."""
-        assert self._counting is not None
-        config = self._config
+    def _context_of(self, org: int, means: _Means, orgs: int) -> Context:
+        """Return what handlers may use to answer clients of *org*, one of as many as *orgs*."""
+        config, threads = self._config, means.threads
         tenant = Tenant(self._node, config, org)
         return Context(
             loop=self._loop,
             tenant=tenant,
-            config=config.seen_by(org),
+            node=self._node,
+            layers=self._node.directory.settings.layers.seen_by(org),
             pipeline=means.pipeline,
             parking=self._parking,
             budget=self._budget,
-            readers=means.readers,
-            changes=means.changes,
-            publishing=means.publishing,
-            groups=TenantGroups(means.groups, org),
+            readers=threads.readers,
+            changes=threads.changes,
+            publishing=threads.publishing,
+            groups=TenantGroups(means.groups, org, self._loop),
             meter=self.meter,
             quotas=OrgQuotas(
-                config.quota_of(org), org, tenant.stored_bytes, self._counting.run_for, self._clock
+                config.quota_of(org), org, tenant.stored_bytes, threads.counting.run_for, self._clock
             ),
+            # An equal share for each: no org's consumers can take the sessions of another's.
+            sessions=FetchSessions(
+                -(-config.fetch_session_slots // orgs),
+                process.new_session_id,
+                lambda: self._clock.monotonic_ns() // 1_000_000,
+                PARTITIONS_MAX // orgs,
+            ),
+            administration=None if org else Administration(self._node, self._apply_settings),
         )
 
-    def _listen_for_metrics(self) -> MetricsEndpoint:
+    def _apply_settings(self) -> None:
+        """Bring everything in line with the settings of the node, which may have changed at run time."""
+        layers = self._node.directory.settings.layers
+        if layers.config is self._config:
+            return
+        self._config = layers.config
+        for org, context in self._contexts.items():
+            context.layers = layers.seen_by(org)
+            context.quotas.reconfigure(layers.config.quota_of(org))
+        if self._maintenance is not None:
+            self._maintenance.reconfigure(layers.config)
+
+    def _listen_for_metrics(self, workers: Workers) -> MetricsEndpoint:
         # Imported by who wants it: most servers in tests do not, and start sooner.
-        from cordwood.server.metrics import MetricsEndpoint
-        from cordwood.server.metrics_answers import ServerAnswers
+        from cordwood.server.metrics import MetricsEndpoint, ServerAnswers
 
         answers = ServerAnswers(self, self._node, self._config)
-        workers = Workers("metrics", 1, self._post)
         return MetricsEndpoint(self._loop, self._config.metrics_listen.each, answers, workers)
 
     @property
@@ -197,6 +207,10 @@ class Server:
         """How many clients are connected."""
         return len(self._connections)
 
+    def sessions(self) -> list[FetchSessions]:
+        """Return the fetch sessions of each org."""
+        return [context.sessions for context in self._contexts.values()]
+
     def _post(self, call: Callable[[], None]) -> None:
         # A loop that was closed meanwhile has nobody left to tell.
         with contextlib.suppress(RuntimeError):
@@ -205,6 +219,9 @@ class Server:
     def _connect(self, listener: str) -> Connection | None:
         if len(self._connections) >= self._config.max_connections:
             _LOGGER.warning("max.connections is reached; a client is turned away")
+            return None
+        if len(self._connections) >= connections_max(process.handle_limit()):
+            _LOGGER.warning("file handles run out (ulimit -n); a client is turned away")
             return None
         context = self._contexts[self._config.org_of(listener)]
         connection = Connection(
@@ -221,7 +238,7 @@ class Server:
         self._connections.add(connection)
         return connection
 
-    def _advanced(self, advance: Advance) -> None:
+    def _advanced(self, advance: PartitionAdvanced) -> None:
         self._parking.advance((advance.topic, advance.partition), advance.size)
 
     def _fail(self, error: LogFailed) -> None:
@@ -238,35 +255,42 @@ class Server:
             connection.check_time(now_ns, idle_ns, stall_ns)
         if now_ns >= self._trim_due_ns:
             self._trim_due_ns = now_ns + int(TRIM_SECONDS * 1e9)
-            self._loop.run_in_executor(None, self._trim)
+            assert self._threads is not None
+            self._threads.counting.run_for(self._trim, lambda result: None)
         self._checker = self._loop.call_later(CHECK_SECONDS, self._check_time)
 
     async def close(self) -> None:
-        """Answer what was asked, make everything durable, let go.
+        """Answer pending requests, sync and close.
 
         Raises:
             StorageError: If a log failed, now or before.
         """
+        assert self._threads is not None
+        in_thread = self._threads.closing.call
         if self._checker is not None:
             self._checker.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
-        for work in (self._upkeep, self._following, self._scrubber):
+        for work in (self._maintenance, self._following, self._scrubber):
             if work is not None:
                 work.close()
         if self._means is not None:
             await self._end_requests(self._means)
-        for work in (self._upkeep, self._following, self._scrubber):
+        for work in (self._maintenance, self._following, self._scrubber):
             if work is not None:
-                await self._loop.run_in_executor(None, work.join)
+                await in_thread(work.join)
         if self._metrics is not None:
             # Until here /readyz says why nobody should come.
             self._metrics.close()
-            await self._loop.run_in_executor(None, self._metrics.join)
-        await self._loop.run_in_executor(None, self._node.close)
+            await in_thread(self._metrics.join)
+        try:
+            await in_thread(self._node.directory.close)
+        finally:
+            self._threads.close()
 
     async def _end_requests(self, means: _Means) -> None:
         """Answer what was asked, and end the threads that did it."""
+        in_thread = means.threads.closing.call
         self.closing = True
         for context in self._contexts.values():
             context.closing = True
@@ -275,15 +299,18 @@ class Server:
         means.groups.close()
         self._parking.wake_all()
         await self._until(lambda: not any(connection.busy for connection in self._connections))
-        await self._loop.run_in_executor(None, means.pipeline.close)
+        await in_thread(means.pipeline.close)
         for connection in list(self._connections):
             connection.close()
         await self._until(lambda: not self._connections)
         for connection in list(self._connections):
             connection.refuse("the server closes")
-        assert self._counting is not None
-        for workers in (means.readers, means.publishing, means.changes, self._counting):
-            await self._loop.run_in_executor(None, workers.close)
+        for context in self._contexts.values():
+            for task in context.answering:
+                task.cancel()
+        threads = means.threads
+        for workers in (threads.readers, threads.publishing, threads.changes, threads.counting):
+            await in_thread(workers.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:
         """Return when *done*, or when the time for it is over."""
@@ -297,8 +324,16 @@ def _note_leftovers(result: Exception | None) -> None:
         _LOGGER.warning("what queries left could not be collected: %s", result)
 
 
-def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
+def connections_max(handles: int) -> int:
+    """Return how many clients may be connected where the process may have *handles* files open.
+
+    The others are for files: clients that are connected and cannot be served are of no use.
+    """
+    return max(handles - max(handles // 4, HANDLES_FOR_FILES_MIN), 1)
+
+
+def _limits(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
         config.group_min_session_timeout_ms,
         config.group_max_session_timeout_ms,
         config.group_max_size,

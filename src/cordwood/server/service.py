@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
-from cordwood.protocol.apis import ApiKey
-from cordwood.server.connection import Exchange
+from cordwood.protocol import ApiKey
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
-from cordwood.server.handlers.cluster import (
-    describe_cluster,
-    describe_log_dirs,
-    describe_topic_partitions,
-)
-from cordwood.server.handlers.configs import alter_configs, describe_configs, incremental_alter_configs
-from cordwood.server.handlers.fetch import fetch
-from cordwood.server.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
-from cordwood.server.handlers.groups import (
+from cordwood.server.handlers import (
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_acls,
+    create_partitions,
+    create_topics,
+    delete_acls,
     delete_groups,
+    delete_records,
+    delete_topics,
+    describe_acls,
+    describe_client_quotas,
+    describe_cluster,
+    describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
+    describe_quorum,
+    describe_topic_partitions,
+    describe_user_scram_credentials,
+    elect_leaders,
+    fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
     join_group,
     leave_group,
     list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    list_transactions,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
     sync_group,
-)
-from cordwood.server.handlers.metadata import api_versions, metadata
-from cordwood.server.handlers.offsets import list_offsets, offset_for_leader_epoch
-from cordwood.server.handlers.produce import produce
-from cordwood.server.handlers.producers import init_producer_id
-from cordwood.server.handlers.topics import (
-    create_partitions,
-    create_topics,
-    delete_records,
-    delete_topics,
+    update_features,
 )
 
-Handler = Callable[[Context, Exchange], None]
+#: Handlers of requests that carry data call back when they are done: they are too many for a task each.
+HOT: Mapping[ApiKey, Callable[[Context, Exchange], None]] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: fetch}
+Handler = Callable[[Context, Exchange], Coroutine[Any, Any, object]]
+"""Returns the answer; see `Exchange.answer`."""
 
-HANDLERS: Mapping[ApiKey, Handler] = {
-    ApiKey.PRODUCE: produce,
-    ApiKey.FETCH: fetch,
+
+#: All others.
+COLD: Mapping[ApiKey, Handler] = {
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,
-    ApiKey.API_VERSIONS: lambda context, exchange: api_versions(HANDLERS.keys(), exchange),
+    ApiKey.API_VERSIONS: lambda context, exchange: api_versions(HANDLERS, exchange),
     ApiKey.CREATE_TOPICS: create_topics,
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
@@ -67,7 +86,24 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_ACLS: describe_acls,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.UPDATE_FEATURES: update_features,
 }
+
+
+#: The APIs that are served.
+HANDLERS: frozenset[ApiKey] = frozenset((*HOT, *COLD))
+_LOGGER = logging.getLogger("cordwood.server")
 
 
 class Service:
@@ -78,8 +114,21 @@ class Service:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer the request of *exchange*, now or later."""
-        handler = HANDLERS.get(exchange.request.api_key)
-        if handler is None:
-            exchange.fail(f"{exchange.request.api_key.name} is not served")
+        api_key = exchange.request.api_key
+        if api_key in HOT:
+            HOT[api_key](self.context, exchange)
+        elif api_key in COLD:
+            task = self.context.loop.create_task(self._answer(COLD[api_key], exchange))
+            # The loop itself keeps no task alive.
+            self.context.answering.add(task)
+            task.add_done_callback(self.context.answering.discard)
         else:
-            handler(self.context, exchange)
+            exchange.fail(f"{api_key.name} is not served")
+
+    async def _answer(self, handler: Handler, exchange: Exchange) -> None:
+        """Answer with what *handler* returns; a bug of ours in it costs this client its connection."""
+        try:
+            exchange.answer(await handler(self.context, exchange))
+        except Exception:
+            _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
+            exchange.fail("the request could not be handled")

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from cordwood import tenancy
-from cordwood.broker.coordinator import Limits, Place
-from cordwood.broker.group import Group, JoinRequest, Refusal
-from cordwood.broker.offsets_topic import TEXT_BYTES_MAX, Committed
-from cordwood.broker.topics import Topic
-from cordwood.server.groups import Groups, Then
+from cordwood.broker import BrokerTopic
+from cordwood.broker.groups import (
+    TEXT_BYTES_MAX,
+    Committed,
+    Group,
+    GroupLimits,
+    Joined,
+    JoinRequest,
+    Refusal,
+    Synced,
+)
+from cordwood.records import TopicPartition
+from cordwood.server.groups import Groups
+
+Done = asyncio.Future[Exception | None]
+"""Done once something is stored; the result is why it could not be."""
 
 
 class TenantGroups:
@@ -20,30 +33,26 @@ class TenantGroups:
     called otherwise inside.
     """
 
-    def __init__(self, groups: Groups, org: int) -> None:
+    def __init__(self, groups: Groups, org: int, loop: asyncio.AbstractEventLoop) -> None:
         self._groups = groups
+        self._loop = loop
         self._coordinator = groups.coordinator
         self._org = org
-
-    @property
-    def limits(self) -> Limits:
-        """What members may ask for."""
-        return self._coordinator.limits
+        #: What members may ask for.
+        self.limits: GroupLimits = groups.coordinator.limits
+        #: Returns the time that groups live by.
+        self.now_ms = groups.now_ms
 
     @property
     def loaded(self) -> bool:
         """Whether what groups have stored is known."""
         return self._coordinator.loaded
 
-    def now_ms(self) -> int:
-        """Return the time that groups live by."""
-        return self._groups.now_ms()
-
     def _key(self, group_id: str) -> str:
         assert tenancy.is_client_id(group_id)
         return tenancy.qualify_id(group_id, self._org)
 
-    def _inside(self, place: Place) -> Place:
+    def _inside(self, place: TopicPartition) -> TopicPartition:
         return tenancy.qualify(place[0], self._org), place[1]
 
     def takes(self, group_id: str) -> bool:
@@ -54,13 +63,15 @@ class TenantGroups:
 
     # --- members ----------------------------------------------------------------------------------
 
-    def join(self, group_id: str, request: JoinRequest, answer: object) -> None:
-        """Let a member in; *answer* is called with what it is told, now or later."""
+    async def join(self, group_id: str, request: JoinRequest) -> Joined:
+        """Add a member, and return what it is told once its generation begins."""
+        told: asyncio.Future[Joined] = self._loop.create_future()
         self._groups.perform(
-            self._coordinator.join(self._key(group_id), request, answer, self._groups.now_ms())
+            self._coordinator.join(self._key(group_id), request, settling(told), self.now_ms())
         )
+        return await told
 
-    def sync(
+    async def sync(
         self,
         group_id: str,
         member_id: str,
@@ -69,36 +80,34 @@ class TenantGroups:
         protocol_type: str | None,
         protocol: str | None,
         assignments: Iterable[tuple[str, bytes]],
-        answer: object,
-    ) -> None:
-        """Tell a member its assignment; *answer* is called with it, now or later."""
-        key, now_ms = self._key(group_id), self._groups.now_ms()
+    ) -> Synced:
+        """Return a member's assignment once the leader has handed it in."""
+        told: asyncio.Future[Synced] = self._loop.create_future()
         self._groups.perform(
             self._coordinator.sync(
-                key,
+                self._key(group_id),
                 member_id,
                 instance_id,
                 generation,
                 protocol_type,
                 protocol,
                 assignments,
-                answer,
-                now_ms,
+                settling(told),
+                self.now_ms(),
             )
         )
+        return await told
 
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> Refusal | None:
         """Keep a member; return what it is to be told, None if all is well."""
-        now_ms = self._groups.now_ms()
+        now_ms = self.now_ms()
         return self._coordinator.heartbeat(self._key(group_id), member_id, instance_id, generation, now_ms)
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refusal | None:
         """Let a member go; return why that cannot be."""
-        refusal, effects = self._coordinator.leave(
-            self._key(group_id), member_id, instance_id, self._groups.now_ms()
-        )
+        refusal, effects = self._coordinator.leave(self._key(group_id), member_id, instance_id, self.now_ms())
         self._groups.perform(effects)
         return refusal
 
@@ -108,35 +117,44 @@ class TenantGroups:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> Refusal | None:
         """Return why offsets may not be committed, None if they may."""
-        now_ms = self._groups.now_ms()
+        now_ms = self.now_ms()
         return self._coordinator.check_commit(self._key(group_id), member_id, instance_id, generation, now_ms)
 
-    def commit(self, group_id: str, offsets: Mapping[Place, Committed], then: Then) -> None:
-        """Store offsets, take note of them, then call *then*."""
+    async def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Exception | None:
+        """Store offsets and take note of them; return why they could not be stored."""
         key = self._key(group_id)
         inside = {self._inside(place): committed for place, committed in offsets.items()}
+        done: Done = self._loop.create_future()
+        settle = settling(done)
 
         def stored(failure: Exception | None) -> None:
+            # Here, not after the await: what is stored next may build on it.
             if failure is None:
                 self._coordinator.committed(key, inside)
-            then(failure)
+            settle(failure)
 
         self._groups.store(self._coordinator.rows_to_commit(key, inside), stored)
+        return await done
 
-    def offsets(self, group_id: str) -> Mapping[Place, Committed]:
+    def offsets(self, group_id: str) -> Mapping[TopicPartition, Committed]:
         """Return what the group has committed."""
         known = self._coordinator.offsets(self._key(group_id))
         if not self._org:
             return known
         return {(tenancy.split(topic).name, number): each for (topic, number), each in known.items()}
 
-    def drop(self, group_id: str, places: Iterable[Place], then: Then | None = None) -> None:
-        """Take back offsets of a group."""
-        self._groups.drop(self._key(group_id), map(self._inside, places), then)
+    def drop(self, group_id: str, places: Iterable[TopicPartition]) -> Done:
+        """Take back offsets of a group; the result is why that could not be stored."""
+        done: Done = self._loop.create_future()
+        self._groups.drop(self._key(group_id), map(self._inside, places), settling(done))
+        return done
 
-    def forget_topics(self, topics: Iterable[Topic], then: Callable[[], None]) -> None:
-        """Take back all offsets of topics that were deleted, then call *then*."""
-        self._groups.forget_topics([topic.key for topic in topics], then)
+    async def forget_topics(self, topics: Iterable[BrokerTopic]) -> None:
+        """Take back all offsets of topics that were deleted."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        settle = settling(done)
+        self._groups.forget_topics([topic.key for topic in topics], lambda: settle(None))
+        await done
 
     # --- looking and deleting ---------------------------------------------------------------------
 
@@ -159,6 +177,13 @@ class TenantGroups:
         """Return whether a member of the group reads *topic*, as far as its subscription tells."""
         return self._coordinator.is_subscribed(self._key(group_id), topic)
 
-    def delete(self, group_id: str, then: Then) -> None:
-        """Take back everything of a group without members."""
-        self._groups.delete(self._key(group_id), then)
+    def delete(self, group_id: str) -> Done:
+        """Take back everything of a group without members; the result is why that could not be stored."""
+        done: Done = self._loop.create_future()
+        self._groups.delete(self._key(group_id), settling(done))
+        return done
+
+
+def settling(future: asyncio.Future[Any]) -> Callable[[Any], None]:
+    """Return a call that gives *future* its result, unless nobody waits for it any more."""
+    return lambda result: None if future.done() else future.set_result(result)

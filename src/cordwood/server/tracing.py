@@ -51,10 +51,10 @@ def open_tracer() -> Tracer:
         raise ConfigError(
             "cordwood.traces", f"cordwood.traces=true needs opentelemetry-api: {step}"
         ) from None
-    return _Tracer(trace.get_tracer("cordwood"))
+    return _SpanTracer(trace.get_tracer("cordwood"))
 
 
-class _Tracer:
+class _SpanTracer:
     """See `Tracer`."""
 
     def __init__(self, tracer: trace.Tracer) -> None:

@@ -1,65 +1,79 @@
-"""What ``.option(...)`` may say, by the names of Spark's Kafka connector. Pure: options in, answers out."""
+"""The options of ``.option(...)``, with the names of Spark's Kafka connector. Pure."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
+from cordwood.spark.client import KAFKA, ClientSettings, client_settings
+from cordwood.storage.meta import local_path
 
 EARLIEST, LATEST = -2, -1
-KAFKA = "kafka."
 BOOTSTRAP = "kafka.bootstrap.servers"
 GROUP = "kafka.group.id"
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
-_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
-_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+#: The first given one of these counts, as in Spark's Kafka connector.
+_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_TRIGGERED = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 READ_ONLY = (
     *_SUBSCRIPTIONS,
     *_STARTS,
     *_ENDS,
     "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
+    *_TRIGGERED,
     "minPartitions",
     "maxRecordsPerPartition",
     "verify",
     "pushFilters",
 )
 WRITE_ONLY = ("topic", "txnAppId", "txnVersion")
-#: What Spark says to a sink of a stream beside our options; `queryName` in declarative pipelines.
+#: Options that Spark adds for the sink of a stream; `queryName` in declarative pipelines.
 _SPARKS = ("checkpointLocation", "queryName")
-_BOTH = ("path", "includeHeaders")
-_SPELLINGS = {name.lower(): name for name in (*_BOTH, *READ_ONLY, *WRITE_ONLY, *_SPARKS)}
-#: What Spark's catalogue says of a table beside its options.
+BOTH = ("path", "includeHeaders")
+#: Options of Spark's Kafka connector that have no effect here, and why.
+WITHOUT_EFFECT = {
+    "groupIdPrefix": "a source joins no consumer group; kafka.group.id shows progress as one",
+    "kafkaConsumer.pollTimeoutMs": "kafka.default.api.timeout.ms says how long a broker may take",
+    "fetchOffset.numRetries": "the client tries again by itself",
+    "fetchOffset.retryIntervalMs": "the client tries again by itself",
+    "partition.metadata.cache.ttl.ms": "every trigger asks which topics and partitions there are",
+}
+_SPELLINGS = {name.lower(): name for name in (*BOTH, *READ_ONLY, *WRITE_ONLY, *_SPARKS, *WITHOUT_EFFECT)}
+#: Options that Spark's catalogue adds for a table.
 _TABLE = ("provider", "location", "owner", "comment", "external", "is_managed_location")
-#: What the source decides itself, so that a range is read exactly and once.
-_OURS = ("kafka.auto.offset.reset", "kafka.enable.auto.commit", "kafka.enable.partition.eof")
 _DELAY = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d)?\s*")
 _DELAY_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
+Use = Literal["batch", "stream", "write"]
+_LOG = logging.getLogger(__name__)
 ByPartition = Mapping[tuple[str, int], int]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the records are: a data directory, or the address of a broker with its client's settings."""
+class LogLocation:
+    """The place of the records: a data directory, or the address of a broker with client settings.
+
+    ``answer_seconds`` is the time limit for an answer of that broker, None for the default.
+    """
 
     path: str | None
     client: Mapping[str, str]
     group_id: str | None
+    answer_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """Which partitions are read."""
+    """The partitions to read."""
 
     kind: Literal["subscribe", "subscribePattern", "assign"]
     topics: tuple[str, ...] = ()
@@ -69,9 +83,9 @@ class Subscription:
 
 @dataclass(frozen=True)
 class Limit:
-    """Where reading starts or ends: an offset or a time, for every partition or for each its own.
+    """The start or end of reading: an offset or a time, for all partitions or for each one.
 
-    Offsets may be `EARLIEST` and `LATEST`; times are milliseconds. ``option`` is how the user said it.
+    Offsets may be `EARLIEST` and `LATEST`; times are milliseconds. ``option`` is the user's option.
     """
 
     option: str
@@ -82,9 +96,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """All that a reader is told."""
+    """The options of a reader."""
 
-    place: Place
+    place: LogLocation
     subscription: Subscription
     start: Limit | None
     end: Limit | None
@@ -103,22 +117,24 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All that the sink is told."""
+    """The options of the sink."""
 
-    place: Place
+    place: LogLocation
     topic: str | None
     transaction: tuple[str, int] | None
     include_headers: bool
 
 
 def is_read(options: Mapping[str, str]) -> bool:
-    """Return whether *options* can only be meant for reading."""
+    """Return whether *options* are those of a source, without options of a sink."""
     given = {name.lower() for name in options}
+    if any(name.lower() in given for name in WRITE_ONLY):
+        return False
     return any(name.lower() in given for name in _SUBSCRIPTIONS)
 
 
 def check_names(options: Mapping[str, str]) -> dict[str, str]:
-    """Return *options* in their proper spelling; which of them fit together is not looked at.
+    """Return *options* with canonical names; combinations are not checked.
 
     Raises:
         UnknownSetting: If there is no option of such a name.
@@ -135,19 +151,22 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
             found[_SPELLINGS[lower]] = value
         else:
             near = difflib.get_close_matches(lower, [*_SPELLINGS, BOOTSTRAP, GROUP], 1)
-            raise UnknownSetting(name, _SPELLINGS.get(near[0], near[0]) if near else None)
+            meant = _SPELLINGS.get(near[0], near[0]) if near else None
+            raise UnknownSetting(name, meant, "option")
     return found
 
 
 def check_read_options(options: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
-    """Return what *options* ask a reader for; *streaming* of one kind, if that is known already.
+    """Return the checked options of a reader; *streaming* says which kind, None if unknown.
 
     Raises:
-        ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
+        ConfigError: If one is unknown, invalid, missing, or contradicts another; says which.
     """
     given = check_names(options)
-    _refuse(given, WRITE_ONLY, "is for writing")
     start, end = _limit(given, _STARTS), _limit(given, _ENDS)
+    for name in _ENDS[1:] if streaming else ():
+        if name in given:
+            raise ConfigError(name, f"{name} is for batch queries: a stream has no end")
     _check_limits(start, end, streaming)
     smallest, most = _count(given, "minOffsetsPerTrigger"), _count(given, "maxOffsetsPerTrigger")
     if smallest is not None and most is not None and smallest > most:
@@ -155,10 +174,7 @@ def check_read_options(options: Mapping[str, str], *, streaming: bool | None = N
             "minOffsetsPerTrigger",
             f"minOffsetsPerTrigger={smallest} is more than maxOffsetsPerTrigger={most}",
         )
-    if streaming is False:
-        triggered = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-        _refuse(given, triggered, "is for streaming queries")
-    place, checked = _place(given), _choice(given, "verify", "crc", "chain", "off")
+    place, checked = place_of(given, writing=False), _choice(given, "verify", "crc", "chain", "off")
     if checked == "chain" and place.path is None:
         raise ConfigError("verify", "verify=chain is for reading by path: a broker does not hand out leaves")
     return ReadOptions(
@@ -182,44 +198,76 @@ def check_read_options(options: Mapping[str, str], *, streaming: bool | None = N
 
 
 def check_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Return what *options* ask the sink for.
+    """Return the checked options of the sink.
 
     Raises:
-        ConfigError: If one is unknown, does not fit, is missing, or contradicts another; says which.
+        ConfigError: If one is unknown, invalid, missing, or contradicts another; says which.
     """
     given = check_names(options)
-    _refuse(given, READ_ONLY, "is for reading")
     if ("txnAppId" in given) != ("txnVersion" in given):
         missing = "txnVersion" if "txnAppId" in given else "txnAppId"
         raise ConfigError(missing, f"txnAppId and txnVersion come together, but {missing} is missing")
-    version = _number(given, "txnVersion", 0)
+    version, topic = _number(given, "txnVersion", 0), _text(given, "topic")
     return WriteOptions(
-        place=_place(given),
-        topic=_text(given, "topic"),
+        place=place_of(given, writing=True),
+        topic=topic if topic is None else topic.strip(),
         transaction=None if version is None else (given["txnAppId"], version),
         include_headers=_flag(given, "includeHeaders", False),
     )
 
 
-def _place(given: Mapping[str, str]) -> Place:
+def without_effect(options: Mapping[str, str], use: Use) -> dict[str, str]:
+    """Return the checked *options* that have no effect on such a query, and why."""
+    given = check_names(options)
+    found = {name: WITHOUT_EFFECT[name] for name in given if name in WITHOUT_EFFECT}
+    if use == "write":
+        found |= dict.fromkeys((name for name in READ_ONLY if name in given), "it is for reading")
+    else:
+        found |= dict.fromkeys((name for name in WRITE_ONLY if name in given), "it is for writing")
+        for names in (_STARTS, _ENDS):
+            said = [name for name in names if name in given]
+            found |= dict.fromkeys(said[1:], f"{said[0]} counts" if said else "")
+    if use == "batch":
+        found |= dict.fromkeys((name for name in _TRIGGERED if name in given), "it is for streaming queries")
+    if use == "stream" and "endingTimestamp" in given:
+        found["endingTimestamp"] = "a stream has no end"
+    return found | _client(given, writing=use == "write").unused
+
+
+def warn_without_effect(options: Mapping[str, str], use: Use, columns: Sequence[str] = ()) -> None:
+    """Log one warning about *options* without effect and *columns* that are not written."""
+    said = [f"{name} ({why})" for name, why in without_effect(options, use).items()]
+    if columns:
+        said.append(f"column {', '.join(columns)} (a record has no such part)")
+    if said:
+        _LOG.warning("without effect in format cordwood: %s", "; ".join(said))
+
+
+def place_of(options: Mapping[str, str], *, writing: bool) -> LogLocation:
+    """Return the place of the records from *options*.
+
+    Raises:
+        ConfigError: If it is missing, or the client does not support an option.
+        DirectoryRefused: If the path is not on a mounted file system.
+    """
+    given = check_names(options)
     path, address = _text(given, "path"), _text(given, BOOTSTRAP)
     if (path is None) == (address is None):
         wrong = "are both given: one of them" if path else "are both missing: one of them"
         raise ConfigError("path", f"path and {BOOTSTRAP} {wrong} says where the records are")
-    client = {name.removeprefix(KAFKA): value for name, value in given.items() if name.startswith(KAFKA)}
-    group = client.pop("group.id", None)
-    for name in _OURS:
-        if name in given:
-            raise ConfigError(name, f"{name} is not for the user to set: offsets are decided by the query")
-    if path is not None and client:
-        name = KAFKA + min(client)
+    client = _client(given, writing=writing)
+    settings = dict(client.settings)
+    group = settings.pop("group.id", None)
+    others = [name for name in given if name.startswith(KAFKA) and name != GROUP]
+    if path is not None and others:
+        name = min(others)
         raise ConfigError(name, f"{name} is for reading by address, but path says to read {path}")
-    return Place(None if path is None else _plain_path(path), client, group)
+    return LogLocation(None if path is None else local_path(path), settings, group, client.answer_seconds)
 
 
-def _plain_path(path: str) -> str:
-    """Return *path* without the scheme that Spark's catalogue puts before it."""
-    return re.sub(r"^file:(//(?=/))?", "", path)
+def _client(given: Mapping[str, str], *, writing: bool) -> ClientSettings:
+    named = {name.removeprefix(KAFKA): value for name, value in given.items() if name.startswith(KAFKA)}
+    return client_settings(named, writing=writing)
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:
@@ -255,10 +303,8 @@ def _assigned(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def _limit(given: Mapping[str, str], names: tuple[str, ...]) -> Limit | None:
-    """Return where to start or to end, of whichever of *names* says it."""
+    """Return the start or end from the first given option of *names*."""
     said = [name for name in names if name in given]
-    if len(said) > 1:
-        raise ConfigError(said[1], f"{said[0]} and {said[1]} contradict each other")
     if not said:
         return None
     name, text = said[0], given[said[0]]
@@ -273,8 +319,6 @@ def _limit(given: Mapping[str, str], names: tuple[str, ...]) -> Limit | None:
 
 
 def _check_limits(start: Limit | None, end: Limit | None, streaming: bool | None) -> None:
-    if streaming and end is not None:
-        raise ConfigError(end.option, f"{end.option} is for batch queries: a stream has no end")
     if end is not None and EARLIEST in _offsets(end):
         raise ConfigError(end.option, f"{end.option} cannot be earliest")
     if streaming is False and start is not None and LATEST in _offsets(start):
@@ -311,12 +355,6 @@ def _json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-def _refuse(given: Mapping[str, str], names: Any, why: str) -> None:
-    for name in names:
-        if name in given:
-            raise ConfigError(name, f"{name} {why}")
 
 
 def _text(given: Mapping[str, str], name: str) -> str | None:

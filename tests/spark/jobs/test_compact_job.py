@@ -12,10 +12,10 @@ from support.commands import refused, said
 
 import cordwood
 from cordwood import Broker
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import JobFailed, UnknownTopic
-from cordwood.spark.jobs.compact import CompactOptions, compact
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.spark.jobs.compacting import CompactOptions, compact
+from cordwood.verify import verify_directory
 
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": "4000", "min.cleanable.dirty.ratio": "0"}
 
@@ -26,7 +26,7 @@ def fill(path: Path, seed: int = 3) -> None:
     with cordwood.open(path, sync="never") as log:
         plain = log.topic("t", 2, config={"segment.bytes": "4000"})
         plain.append_many([(None, b"keyless")], partition=0)
-        log._writable().alter_topic("t", config=CONFIG)
+        log._writable().topics.alter("t", config=CONFIG)
         for _ in range(120):
             rows = [
                 (b"k%d" % dice.randrange(60), None if dice.random() < 0.1 else b"v%d" % dice.randrange(10**9))

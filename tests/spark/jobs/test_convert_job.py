@@ -69,8 +69,10 @@ def test_what_the_format_cannot_hold_is_named_and_nothing_is_left(data: Path) ->
 
 def test_names_that_are_taken_or_missing_are_one_sentence(data: Path) -> None:
     arguments = ("pipeline", "convert", "--data", data)
-    assert "there is a topic empty already" in refused(*arguments, "-t", "orders", "--to", "empty")
-    assert "there is no topic nowhere" in refused(*arguments, "-t", "nowhere", "--to", "other")
+    taken = refused(*arguments, "-t", "orders", "--to", "empty")
+    assert taken == "there is a topic empty already"
+    missing = refused(*arguments, "-t", "nowhere", "--to", "other")
+    assert missing == "there is no topic nowhere; cordwood topic list shows which there are"
     assert "expected batch or" in refused(
         *arguments, "-t", "orders", "--to", "x", "--config", "cordwood.format=none"
     )

@@ -17,6 +17,10 @@ from support.sinks import check_clean, leftovers, values_in
 import cordwood
 from cordwood.broker.partitioner import partition_for_key
 from cordwood.records import Record
+from cordwood.spark.jobs import ingesting as ingest_job
+from cordwood.spark.jobs.log_place import LogPlace
+from cordwood.spark.jobs.target import ensure_topic
+from cordwood.spark.sink.encoding import Destination
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -187,6 +191,9 @@ def test_what_cannot_be_ingested_is_refused_in_one_sentence_and_publishes_nothin
     good, torn, bare = write_csv(tmp_path / "good.csv"), tmp_path / "torn.json", tmp_path / "orders"
     torn.write_text('{"a": 1}\n{"a": \n')
     bare.write_text("a\n")
+    lines, table = write_lines(tmp_path / "lines with a space.json"), write_parquet(tmp_path / "t.parquet")
+    packed = tmp_path / "packed.json.gz"
+    packed.write_bytes(gzip.compress(b'{"a": 1}\n\n[\n'))
     (tmp_path / "short.csv").write_text("a,b\n1,2\n3\n")
     (tmp_path / "junk.parquet").write_bytes(b"PAR1 this is not a table")
     sentences = {
@@ -195,12 +202,40 @@ def test_what_cannot_be_ingested_is_refused_in_one_sentence_and_publishes_nothin
         ("--from", good, "--from", torn): f"{good} is csv and {torn} is json",
         ("--from", good, "--key", "custmer"): "there is no column custmer; did you mean customer?",
         ("--from", good, "--value", "xyz"): "there is no column xyz; there are customer, amount, placed",
-        ("--from", torn): "Malformed",
-        ("--from", tmp_path / "short.csv"): "short.csv",
+        ("--from", torn): f"""{torn}, line 2: '{{"a": ' is no JSON""",
+        ("--from", packed): f"""{packed}, line 3: '[' is no JSON""",
+        ("--from", tmp_path / "short.csv"): f"{tmp_path}/short.csv, line 3: '3' is no row of its columns",
         ("--from", tmp_path / "junk.parquet"): "junk.parquet",
-        ("--from", good, "--timestamp", "customer"): "alice",
-        ("--from", good, "--partition", "customer"): "alice",
-        ("--from", good, "--partition", "amount"): "topic orders has 1 partitions, but a row says",
+        (
+            "--from",
+            good,
+            "--timestamp",
+            "customer",
+        ): f"{good}, line 2: column customer is 'alice', which",
+        (
+            "--from",
+            good,
+            "--partition",
+            "customer",
+        ): f"{good}, line 2: column customer is 'alice', which",
+        (
+            "--from",
+            good,
+            "--partition",
+            "amount",
+        ): f"{good}, line 2: column amount is '3', but topic",
+        (
+            "--from",
+            lines,
+            "--partition",
+            "amount",
+        ): f"{lines}, line 1: column amount is '3', but topic",
+        (
+            "--from",
+            table,
+            "--timestamp",
+            "customer",
+        ): f"{table}, row 1: column customer is 'alice', which",
         ("--query", "select 1.5 as a", "--timestamp", "a"): "column a is decimal(2,1), not a timestamp",
         ("--query", "select true as a", "--partition", "a"): "column a is boolean, not the number of a",
         ("--query", "select * from nowhere"): "nowhere",
@@ -210,9 +245,51 @@ def test_what_cannot_be_ingested_is_refused_in_one_sentence_and_publishes_nothin
         found = refused("pipeline", "ingest", *here.options, "-t", "orders", *arguments)
         assert sentence in found, arguments
         assert len(found) < 600, found
+        assert topics(here) == [], arguments
     print(f"{len(sentences)} inputs refused")
-    assert values_in(here.data, "orders") == [[]]
     assert leftovers(here.data) == []
+
+
+def topics(place: Place) -> list[str]:
+    """Return the topics there are, but for internal ones; none where there is no directory yet."""
+    if not place.data.exists():
+        return []
+    with cordwood.open(place.data, read_only=True) as log:
+        return [name for name in log.topics if not name.startswith("__")]
+
+
+def test_a_failed_ingest_leaves_no_topic_unless_somebody_wrote_to_it(
+    anywhere: Place, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["pipeline", "ingest", *anywhere.options, "--from", write_csv(tmp_path / "good.csv")]
+    wrong = ["--partition", "amount", "--partitions", "2"]
+    refused(*arguments, *wrong, "-t", "new")
+    assert topics(anywhere) == []
+
+    def written_to(place: LogPlace, topic: str, partitions: int | None) -> Destination:
+        made = ensure_topic(place, topic, partitions)
+        writer = spark.sql("select 'theirs' as value").write.format("cordwood").mode("append")
+        writer.options(**place.options(), topic=topic).save()
+        return made
+
+    monkeypatch.setattr(ingest_job, "ensure_topic", written_to)
+    refused(*arguments, *wrong, "-t", "used")
+    monkeypatch.undo()
+    assert topics(anywhere) == ["used"]
+    assert sorted(values_in(anywhere.data, "used")) == [[], [b"theirs"]]
+    # And it takes records as before.
+    said(*arguments, "-t", "used")
+    assert sum(map(len, values_in(anywhere.data, "used"))) == 4
+
+
+def test_a_row_without_a_key_for_a_compacted_topic_is_named(here: Place, tmp_path: Path) -> None:
+    with cordwood.open(here.data) as log:
+        log.topic("latest", config={"cleanup.policy": "compact"})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"k": "a", "v": 1}\n{"v": 2}\n')
+    found = refused("pipeline", "ingest", *here.options, "-t", "latest", "--from", rows, "--key", "k")
+    assert found == f"{rows}, line 2: column k is null, but topic latest is compacted and needs a key"
+    assert topics(here) == ["latest"]
 
 
 def test_a_topic_with_another_number_of_partitions_is_refused(here: Place) -> None:

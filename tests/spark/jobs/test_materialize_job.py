@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import runpy
-import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from support.commands import refused, said
+from support.interrupting import interrupted_after
+from support.patience import SECONDS_MAX, until
 from support.sinks import check_clean
 
 import cordwood
@@ -60,7 +58,7 @@ class Place:
         producer = Producer({"bootstrap.servers": self.options[1], "linger.ms": 5})
         for partition, (key, value, _, timestamp) in rows:
             producer.produce("orders", value, key, partition=partition, timestamp=timestamp)
-        assert producer.flush(30) == 0
+        assert producer.flush(SECONDS_MAX) == 0
 
     def latest(self, topic: str = "orders") -> list[dict[str, Any]]:
         """Return what a table of the latest holds, as a loop over the records makes it."""
@@ -276,7 +274,7 @@ def test_a_value_that_does_not_parse_ends_the_job_with_its_place_or_is_skipped(h
     here.append([(0, (b"k", b'{"amount": 1}', (), START_MS)), (0, (b"k", b'{"amount": ', (), START_MS))])
     asked = ["--window", "1 minute", "--value-schema", "amount long", "--to", here.home / "t"]
     arguments = ["pipeline", "materialize", *here.options, "-t", "orders", *asked]
-    sentence = "the value at offset 1 of partition 0 is no JSON of the schema"
+    sentence = "the value at offset 1 of partition 0 is not JSON of the schema"
     assert sentence in refused(*arguments)
     assert not (here.home / "t").exists()
     here.materialize(*asked, "--skip-malformed")
@@ -311,27 +309,17 @@ def test_a_continuous_job_follows_the_topic_and_ends_cleanly_with_a_signal(here:
     path = here.home / "t"
     here.append([(0, (b"a", b"1", (), START_MS))])
     asked = ["--latest", "--to", path, "--checkpoint", here.home / "c"]
-    failed: list[str] = []
+
+    def values() -> list[bytes]:
+        return [row["value"] for row in table(path)] if path.exists() else []
 
     def watch() -> None:
-        deadline = time.monotonic() + 60
-        for values in ([b"1"], [b"1", b"2"]):
-            while not path.exists() or [row["value"] for row in table(path)] != values:
-                if time.monotonic() > deadline:
-                    failed.append(f"{values} never came")
-                    break
-                threading.Event().wait(0.05)
-            if len(values) == 1:
-                here.append([(1, (b"b", b"2", (), START_MS))])
-        os.kill(os.getpid(), signal.SIGINT)
+        until(lambda: values() == [b"1"], "the first row is in the table")
+        here.append([(1, (b"b", b"2", (), START_MS))])
+        until(lambda: values() == [b"1", b"2"], "the second row is in the table")
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
+    with interrupted_after(watch):
         said_at_the_end = here.materialize(*asked, "--continuous")
-    finally:
-        watcher.join()
-    assert failed == []
     assert said_at_the_end.startswith(f"orders: 2 rows in {path}")
     assert here.materialize(*asked).startswith(f"orders: 2 rows in {path}")
     assert table(path) == here.latest()
@@ -363,7 +351,7 @@ def test_what_cannot_be_materialized_is_refused_in_one_sentence(here: Place) -> 
     window = ["--window", "1 minute", "--value-schema", SCHEMA, "--to", here.home / "t"]
     sentences = {
         ("-t", "none", "--latest", "--to", here.home / "t"): "there is no topic none; cordwood topic list",
-        ("--latest", "--to", here.home / "taken"): f"{here.home}/taken is there and is no table of this job",
+        ("--latest", "--to", here.home / "taken"): f"{here.home}/taken exists and is not a table of this job",
         ("--latest", "--to", here.home / "a" / "b"): f"there is no directory {here.home}/a to put the table",
         ("--latest", "--to-topic", "plain"): "topic plain exists with cleanup.policy delete, not compact",
         ("--latest", "--to-topic", "narrow"): "topic narrow exists with partitions 1, not 2",

@@ -13,10 +13,10 @@ from support.data_directory import flipped
 from support.serving import serving
 
 import cordwood
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import UnknownTopic
-from cordwood.spark.jobs.reindex import ReindexOptions, reindex
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.spark.jobs.reindexing import ReindexOptions, reindex
+from cordwood.verify import verify_directory
 
 SMALL = {"segment.bytes": "700", "index.interval.bytes": "100"}
 

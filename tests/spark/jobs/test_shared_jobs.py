@@ -11,19 +11,19 @@ from pyspark.sql import SparkSession
 from support.filling import SMALL, fill
 
 import cordwood
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import ConfigError
 from cordwood.records import Record
-from cordwood.spark.jobs.compact import CompactOptions, compact
-from cordwood.spark.jobs.convert import ConvertOptions, convert
-from cordwood.spark.jobs.export import ExportOptions, export, run_export
-from cordwood.spark.jobs.ingest import IngestOptions, ingest
+from cordwood.spark.jobs.compacting import CompactOptions, compact
+from cordwood.spark.jobs.converting import ConvertOptions, convert
+from cordwood.spark.jobs.export.job import ExportOptions, export, run_export
+from cordwood.spark.jobs.ingesting import IngestOptions, ingest
 from cordwood.spark.jobs.log_place import LogPlace
-from cordwood.spark.jobs.materialize import MaterializeOptions, materialize
-from cordwood.spark.jobs.reindex import ReindexOptions, reindex
-from cordwood.spark.jobs.stats import StatsOptions, stats
-from cordwood.spark.jobs.verify import VerifyOptions, verify
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import verify_directory
+from cordwood.spark.jobs.materializing import MaterializeOptions, materialize
+from cordwood.spark.jobs.reindexing import ReindexOptions, reindex
+from cordwood.spark.jobs.stats.job import StatsOptions, stats
+from cordwood.spark.jobs.verifying import VerifyOptions, verify
+from cordwood.verify import verify_directory
 
 SHARED = {"cordwood.storage": "shared"}
 

@@ -27,14 +27,14 @@ from support.data_directory import (
 from support.verifying import SNAPSHOT, producing_partition
 
 import cordwood
+from cordwood.disk.files import read_file
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import JobFailed, UnknownTopic
 from cordwood.formats.registry import FORMATS
 from cordwood.spark.jobs import segments
 from cordwood.spark.jobs.segments import spread_segments
-from cordwood.spark.jobs.verify import VerifyOptions, verify
-from cordwood.storage.files import read_file
-from cordwood.storage.posix_files import PosixFiles
-from cordwood.storage.verify import VerifyReport, verify_directory
+from cordwood.spark.jobs.verifying import VerifyOptions, verify
+from cordwood.verify import VerifyReport, verify_directory
 
 FILES = PosixFiles()
 ORDERS = "topics/orders/0"

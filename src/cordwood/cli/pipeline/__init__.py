@@ -1,4 +1,4 @@
-"""``cordwood pipeline``: jobs on Spark. Several on one line share a session, and what is said of where."""
+"""``cordwood pipeline``: jobs on Spark. Several on one line share a session and the options of place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-# Each job: where its command is, and its line in the overview.
+# Each job: the place of its command, and its line in the overview.
 _JOBS: dict[str, tuple[str, str]] = {
     "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic, however many keys it has."),
     "convert": ("cordwood.cli.pipeline.convert:convert", "A topic into one with other settings."),
@@ -43,8 +43,8 @@ class _Jobs(click.Group):
 def pipeline() -> None:
     """Run jobs of the data pipeline on Spark, one or several after each other in one session.
 
-    --data, --bootstrap, --master and --json, given to one job, hold for those after it on the line. A job
-    that fails, or whose check does, ends the line.
+    --data, --bootstrap, --master and --json, given to one job, apply to the jobs after it on the line. A job
+    that fails, or whose check fails, ends the line.
 
     Example: cordwood pipeline verify --data data export -t orders --to exported stats
     """

@@ -1,4 +1,4 @@
-"""``cordwood pipeline convert``: a topic into another one with other settings."""
+"""``cordwood pipeline convert``: copy a topic to a new one with other settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from cordwood.cli.output import counted, print_json
-from cordwood.cli.pipeline.line import Line, job_options
-from cordwood.cli.place import pairs, refusing
+from cordwood.cli.backends import pairs, refusing
+from cordwood.cli.output import print_json
+from cordwood.cli.pipeline.line import CommandLine, job_options
+from cordwood.wording import counted
 
 
 @click.command()
@@ -23,17 +24,17 @@ from cordwood.cli.place import pairs, refusing
     help="A setting of the new topic, as cordwood.format=frame. May be given again.",
 )
 @job_options()
-def convert(line: Line, topic: str, to: str, config: Mapping[str, str]) -> None:
-    """Make a topic with the records of another one, in another format or with other settings.
+def convert(line: CommandLine, topic: str, to: str, config: Mapping[str, str]) -> None:
+    """Create a topic with the records of another one, in another format or with other settings.
 
-    Keys, values, headers and timestamps are kept, offsets are given anew. What the new format cannot hold is
-    named, and nothing is made.
+    Keys, values, headers and timestamps are kept, offsets are assigned again. If the new format cannot store
+    a record, the reason is printed and no topic is created.
 
     Example: cordwood pipeline convert -t orders --to orders-framed --config cordwood.format=frame
     """
     path = line.path()
     with line.working("converting") as spark, refusing(path):
-        from cordwood.spark.jobs import convert as job
+        from cordwood.spark.jobs import converting as job
 
         report = job.convert(spark, job.ConvertOptions(path, topic, to, config))
     if line.as_json:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cordwood.cli.output import bytes_text, counted, print_json, print_table
-from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.output import print_json, print_table
+from cordwood.cli.pipeline.line import CommandLine, job_options
+from cordwood.wording import bytes_text, counted
 
 
 @click.command()
@@ -14,12 +15,12 @@ from cordwood.cli.pipeline.line import Line, job_options
 @click.option("--to", metavar="DIR", required=True, help="Where files go; every executor must see it.")
 @click.option("--skip-lost", is_flag=True, help="Go on where records were removed before they were exported.")
 @job_options(address=True)
-def export(topics: tuple[str, ...], to: str, skip_lost: bool, line: Line) -> None:
-    """Write topics as Parquet, and what came since when it is run again.
+def export(topics: tuple[str, ...], to: str, skip_lost: bool, line: CommandLine) -> None:
+    """Write topics as Parquet; run it again to add new records.
 
     Files are DIR/topic=NAME/partition=N/date=YYYY-MM-DD/START-END.parquet, by the date of the records in UTC.
-    DuckDB, pandas and Spark see each record once, also after a run that was killed and run again. Without
-    -t all topics are exported but internal ones.
+    DuckDB, pandas and Spark see each record once, also after a killed run is repeated. Without -t, all topics
+    except internal ones are exported.
 
     Example: cordwood pipeline export --data data -t orders --to exported
     """

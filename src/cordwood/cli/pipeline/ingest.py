@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cordwood.cli.output import counted, print_json
-from cordwood.cli.pipeline.line import Line, job_options
-from cordwood.cli.place import pairs
+from cordwood.cli.backends import pairs
+from cordwood.cli.output import print_json
+from cordwood.cli.pipeline.line import CommandLine, job_options
+from cordwood.wording import counted
 
 if TYPE_CHECKING:
-    from cordwood.spark.jobs.ingest import IngestReport, Partitioner
+    from cordwood.spark.jobs import IngestReport, Partitioner
 
 
 @click.command()
@@ -76,20 +77,20 @@ def ingest(
     partitions: int | None,
     name: str | None,
     version: int,
-    line: Line,
+    line: CommandLine,
 ) -> None:
     """Publish files, or the rows of a query, as records of a topic: all of them or none.
 
-    A file of CSV has a line of names first (-O header=false says otherwise) and its columns are text. A line
-    that does not parse ends the job (-O mode=DROPMALFORMED leaves such lines out). Records keep the order of
-    a file's rows up to 128 MiB; files come in any order, and a query with ORDER BY sets its own.
+    A CSV file begins with a line of names (unless -O header=false) and its columns are text. A line that does
+    not parse ends the job (-O mode=DROPMALFORMED skips such lines). Records keep the order of a file's rows
+    up to 128 MiB; files are read in any order, and a query can set its own with ORDER BY.
 
     Example: cordwood pipeline ingest -t orders --from 'orders/*.csv' --key customer --id orders-2024
     """
     _check(files, query, kind, reader, partition, partitioner, name, version)
     place = line.place(create=True)
-    from cordwood.spark.jobs.ingest import IngestOptions
-    from cordwood.spark.jobs.ingest import ingest as run
+    from cordwood.spark.jobs import IngestOptions
+    from cordwood.spark.jobs import ingest as run
 
     options = IngestOptions(
         place=place,

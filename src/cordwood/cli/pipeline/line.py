@@ -1,4 +1,4 @@
-"""What the jobs of one command line share: where the log is, the Spark session, how results are shown."""
+"""State shared by the jobs of one command line: the place of the log, the Spark session, the output."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import cordwood.spark
+from cordwood.cli.backends import check_there, data_path
 from cordwood.cli.output import task_bar
-from cordwood.cli.place import check_there, data_path
 from cordwood.errors import JobFailed
 
 if TYPE_CHECKING:
     from cordwood.spark import SparkSession
-    from cordwood.spark.jobs.log_place import LogPlace
+    from cordwood.spark.jobs import LogPlace
 
 _LINE = "cordwood.pipeline.line"
-#: How often a terminal is shown how many tasks are done.
+#: How often the progress of tasks is shown on a terminal, in seconds.
 _REFRESH_SECONDS = 0.2
 
 
 @dataclass
-class Line:
-    """The state of a command line as its jobs run, one after the other."""
+class CommandLine:
+    """The state of a command line while its jobs run, one after the other."""
 
     data: str | None = None
     bootstrap: str | None = None
@@ -39,7 +39,7 @@ class Line:
     log_file: str | None = None
 
     def path(self) -> str:
-        """Return the data directory that is meant.
+        """Return the data directory.
 
         Raises:
             DirectoryRefused: If it does not exist.
@@ -49,14 +49,14 @@ class Line:
         return path
 
     def place(self, *, create: bool = False) -> LogPlace:
-        """Return where the log is; with *create* the directory need not be there yet.
+        """Return the place of the log; with *create*, the directory need not exist yet.
 
         Raises:
             CordwoodError: If Spark is not installed.
             DirectoryRefused: If the directory does not exist.
         """
         cordwood.spark.has_session()
-        from cordwood.spark.jobs.log_place import LogPlace
+        from cordwood.spark.jobs import LogPlace
 
         if self.bootstrap is not None:
             return LogPlace(bootstrap=self.bootstrap)
@@ -64,10 +64,10 @@ class Line:
 
     @contextlib.contextmanager
     def working(self, doing: str) -> Iterator[SparkSession]:
-        """Give the session, and show how far its tasks are meanwhile, on a terminal.
+        """Yield the session, and show the progress of its tasks on a terminal.
 
         Raises:
-            JobFailed: One sentence for whatever Spark raises in the block.
+            JobFailed: One sentence for any exception of Spark in the block.
         """
         spark = self._session()
         from cordwood.spark.failures import as_one_sentence
@@ -76,24 +76,24 @@ class Line:
             with as_one_sentence(), _tasks_shown(spark, doing):
                 yield spark
         except JobFailed as error:
-            # Words of Spark's own are short of reasons; those of ours need no more.
-            if self.log_file is None or not str(error).startswith("Spark: "):
+            # Spark's own sentence often lacks the reason, which is in its log; ours has it.
+            if self.log_file is None or not error.unexplained:
                 raise
             kept, self.log_file = self.log_file, None
-            raise JobFailed(f"{error}; its log is {kept}") from error
+            raise JobFailed(f"{error}; its log is {kept}", unexplained=True) from error
 
     def _session(self) -> SparkSession:
         if cordwood.spark.has_session():
             return cordwood.spark.session(master=self.master)
-        with self._noise_aside():
+        with self._quiet_jvm():
             spark = cordwood.spark.session("cordwood pipeline", master=self.master)
         context = click.get_current_context().find_root()
         context.call_on_close(spark.stop)
         return spark
 
     @contextlib.contextmanager
-    def _noise_aside(self) -> Iterator[None]:
-        """Let a JVM that starts in the block write to a file: what it has to say drowns our sentences."""
+    def _quiet_jvm(self) -> Iterator[None]:
+        """Redirect the output of a JVM that starts in the block to a file: it would hide our messages."""
         handle, self.log_file = tempfile.mkstemp(prefix="cordwood-spark-", suffix=".log")
         click.get_current_context().find_root().call_on_close(self._forget_log)
         sys.stderr.flush()
@@ -113,7 +113,7 @@ class Line:
 
 @contextlib.contextmanager
 def _tasks_shown(spark: SparkSession, doing: str) -> Iterator[None]:
-    """Show the tasks that are done, of those that are known by now, until the block ends."""
+    """Show the finished and known tasks until the block ends."""
     if not sys.stderr.isatty() or not hasattr(spark, "sparkContext"):
         yield
         return
@@ -141,9 +141,9 @@ def _tasks_shown(spark: SparkSession, doing: str) -> Iterator[None]:
 
 
 def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the options that jobs share, and hand what they say to the job as ``line``.
+    """Add the options that jobs share, and pass their values to the job as ``line``.
 
-    With *address* the job takes ``--bootstrap`` as well.
+    With *address*, the job also takes ``--bootstrap``.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,7 +156,7 @@ def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Call
             bootstrap: str | None = None,
             **options: Any,
         ) -> Any:
-            line = click.get_current_context().meta.setdefault(_LINE, Line())
+            line = click.get_current_context().meta.setdefault(_LINE, CommandLine())
             if data is not None and bootstrap is not None:
                 raise click.UsageError("give --data or --bootstrap, not both.")
             if data is not None or bootstrap is not None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cordwood.cli.output import counted, print_json
-from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.output import print_json
+from cordwood.cli.pipeline.line import CommandLine, job_options
+from cordwood.wording import counted
 
 if TYPE_CHECKING:
-    from cordwood.spark.jobs.materialize import MaterializeReport
+    from cordwood.spark.jobs import MaterializeReport
 
 _LATE = "10 minutes"
 
@@ -64,13 +65,13 @@ def materialize(
     to: str | None,
     checkpoint: str | None,
     continuous: bool,
-    line: Line,
+    line: CommandLine,
 ) -> None:
-    """Make a table or a compacted topic of a topic: the latest of each key, or windows that are added up.
+    """Create a table or a compacted topic from a topic: the latest of each key, or windowed sums.
 
-    Without --checkpoint the whole topic is read and the result replaced: of a topic, only what differs is
-    published. With it only what came since is read and merged, with the same result, unless a record came
-    later than the watermark lets it.
+    Without --checkpoint the whole topic is read and the result replaced: to a topic, only changes are
+    published. With it, only new records are read and merged, with the same result unless a record is later
+    than the watermark allows.
 
     Example: cordwood pipeline materialize -t orders --latest --to latest
     """
@@ -91,13 +92,12 @@ def materialize(
     if to == topic:
         raise click.UsageError("--to-topic must be another topic.")
     place = line.place()
-    from cordwood.spark.jobs.materialize import MaterializeOptions
-    from cordwood.spark.jobs.materialize import materialize as run
-    from cordwood.spark.jobs.windows import Windows
+    from cordwood.spark.jobs import MaterializeOptions, WindowedSums
+    from cordwood.spark.jobs import materialize as run
 
     windows = None
     if window is not None:
-        windows = Windows(
+        windows = WindowedSums(
             window, schema, sums, averages, groups, time or "timestamp", late or _LATE, final, skip_malformed
         )
     options = MaterializeOptions(place, topic, windows, table, to, checkpoint, continuous)
@@ -111,7 +111,7 @@ def materialize(
 
 @contextlib.contextmanager
 def _stopping(wanted: bool) -> Iterator[threading.Event]:
-    """Give what Ctrl-C and SIGTERM set in the block, if that is *wanted*; they do nothing else then."""
+    """Yield an event that Ctrl-C and SIGTERM set in the block, if *wanted*; they do nothing else then."""
     stop = threading.Event()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield stop

@@ -8,18 +8,18 @@ from dataclasses import asdict
 import click
 
 import cordwood.spark
+from cordwood.cli.backends import data_path
 from cordwood.cli.output import print_json, print_table
-from cordwood.cli.pipeline.line import Line, job_options
-from cordwood.cli.place import data_path
+from cordwood.cli.pipeline.line import CommandLine, job_options
 
 _WARNING = (
-    "A full refresh forgets how far each flow is and makes its tables anew. Topics that the pipeline writes "
+    "A full refresh discards the progress of flows and rebuilds tables. Topics that the pipeline writes "
     "to keep what they have, and get everything once more."
 )
 
 
 class _FileFirst(click.Command):
-    """Takes options after FILE too; where jobs follow each other, click ends a job at its first argument."""
+    """Accepts options after FILE too; click would end a job at its first argument."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and not args[0].startswith("-"):
@@ -28,7 +28,7 @@ class _FileFirst(click.Command):
         return super().parse_args(ctx, args)
 
     def _options_size(self, ctx: click.Context, args: list[str]) -> int:
-        """Return how many of *args* are options and their values, up to the first that is neither."""
+        """Return the number of leading *args* that are options and their values."""
         taking = [
             each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.is_flag
         ]
@@ -42,20 +42,20 @@ class _FileFirst(click.Command):
 @click.command(cls=_FileFirst)
 @click.argument("file", metavar="FILE")
 @click.option("--storage", metavar="DIR", help="Where checkpoints and tables are, instead of what FILE says.")
-@click.option("--full-refresh", is_flag=True, help="Begin anew: topics are written to once more.")
+@click.option("--full-refresh", is_flag=True, help="Start from the beginning: topics get all records again.")
 @click.option("--yes", is_flag=True, help="Do not ask before a full refresh.")
 @job_options()
-def run(file: str, storage: str | None, full_refresh: bool, yes: bool, line: Line) -> None:
-    """Run a declarative pipeline, a spark-pipeline.yml: what came since the last run.
+def run(file: str, storage: str | None, full_refresh: bool, yes: bool, line: CommandLine) -> None:
+    """Run a declarative pipeline, a spark-pipeline.yml, over the records since the last run.
 
-    It runs as spark-pipelines run does, in a process of its own, with the catalogue of its tables kept in the
-    storage. Its flows find the data directory in CORDWOOD_DATA_DIR. --master is local[N], or sc://HOST for
-    a Spark Connect server.
+    It runs like spark-pipelines run, in a separate process, with the catalogue of its tables in the storage.
+    Its flows find the data directory in CORDWOOD_DATA_DIR. --master is local[N], or sc://HOST for a Spark
+    Connect server.
 
     Example: cordwood pipeline run examples/pipeline/spark-pipeline.yml --storage .pipeline
     """
     cordwood.spark.has_session()
-    from cordwood.spark.pipelines import PipelineOptions, load_spec, run_pipeline
+    from cordwood.spark.sessions import PipelineOptions, load_spec, run_pipeline
 
     load_spec(file)
     if full_refresh:

@@ -1,4 +1,4 @@
-"""``cordwood pipeline stats``: what topics hold, as tables, bars and a picture."""
+"""``cordwood pipeline stats``: statistics of topics as tables, bars and a picture."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from cordwood.cli.output import bytes_text, print_json, print_table
-from cordwood.cli.pipeline.line import Line, job_options
+from cordwood.cli.output import print_json, print_table
+from cordwood.cli.pipeline.line import CommandLine, job_options
+from cordwood.wording import bytes_text
 
 if TYPE_CHECKING:
     from cordwood.spark.jobs.stats import StatsReport, TopicStats
@@ -33,16 +34,16 @@ _BAR = 40
     help="Times to tell apart.",
 )
 @job_options(address=True)
-def stats(topics: tuple[str, ...], picture: str | None, keys: int, buckets: int, line: Line) -> None:
-    """Show sizes, rates, key skew and times of topics, all of them without -t.
+def stats(topics: tuple[str, ...], picture: str | None, keys: int, buckets: int, line: CommandLine) -> None:
+    """Show sizes, rates, key skew and times of topics, of all topics without -t.
 
-    Bytes are those of keys and values; the size on disk is that of the segments, and only known of a
-    directory. The number of keys is an estimate. A skew of 1 is even; 2 is twice that in one partition.
+    Bytes are those of keys and values; the size on disk is that of the segments, known only for a directory.
+    The number of keys is an estimate. A skew of 1 is even; 2 is twice that in one partition.
 
     Example: cordwood pipeline stats --data data -t orders --picture orders.png
     """
     place = line.place()
-    from cordwood.spark.jobs.stats_picture import check_can_draw, draw
+    from cordwood.spark.jobs.stats import check_can_draw, draw
 
     if picture is not None:
         check_can_draw()
@@ -67,7 +68,7 @@ def _print(report: StatsReport) -> None:
         [_sizes(each) for each in report.topics],
     )
     print_table(
-        ("topic", "first", "last", "a second", "null values", "null keys", "distinct keys", "skew"),
+        ("topic", "first", "last", "a second", "null values", "null keys", "estimated distinct keys", "skew"),
         [_spread(each) for each in report.topics],
     )
     for each in report.topics:
@@ -95,12 +96,13 @@ def _sizes(topic: TopicStats) -> tuple[object, ...]:
 
 
 def _spread(topic: TopicStats) -> tuple[object, ...]:
-    from cordwood.spark.jobs.stats_picture import time_text
+    from cordwood.spark.jobs.stats import time_text
 
     times = [None if ms is None else time_text(ms) for ms in (topic.first_ms, topic.last_ms)]
     rate = None if topic.records_per_second is None else _rate(topic.records_per_second)
     skew = None if topic.skew is None else f"{topic.skew:.2f}"
-    return (topic.topic, *times, rate, topic.null_values, topic.null_keys, topic.distinct_keys, skew)
+    keys = (topic.null_keys, topic.estimated_distinct_keys)
+    return (topic.topic, *times, rate, topic.null_values, *keys, skew)
 
 
 def _rate(rate: float) -> str:
@@ -108,7 +110,7 @@ def _rate(rate: float) -> str:
 
 
 def _bars(topic: TopicStats) -> list[tuple[object, ...]]:
-    from cordwood.spark.jobs.stats_picture import time_text
+    from cordwood.spark.jobs.stats import time_text
 
     most = max(each.records for each in topic.histogram)
     return [

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from cordwood.protocol.schema import (
-    array,
-    boolean,
-    int8,
-    int16,
-    int32,
-    int64,
-    message,
-    string,
-    struct,
-    uuid,
-)
+from cordwood.protocol.schema import array, boolean, int8, int16, int32, int64, message, string, struct, uuid
 
 
 @message
@@ -59,7 +48,7 @@ class TopicRequest:
 
 
 @message
-class Cursor:
+class TopicCursor:
     """The first partition that did not fit the answer, or from which to go on."""
 
     topic_name: str = string("0+")
@@ -72,7 +61,7 @@ class DescribeTopicPartitionsRequest:
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2000)
-    cursor: Cursor | None = struct(Cursor, "0+", nullable="0+")
+    cursor: TopicCursor | None = struct(TopicCursor, "0+", nullable="0+")
 
 
 @message
@@ -110,7 +99,7 @@ class DescribeTopicPartitionsResponse:
 
     throttle_time_ms: int = int32("0+")
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
-    next_cursor: Cursor | None = struct(Cursor, "0+", nullable="0+")
+    next_cursor: TopicCursor | None = struct(TopicCursor, "0+", nullable="0+")
 
 
 @message

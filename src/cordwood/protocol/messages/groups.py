@@ -16,7 +16,7 @@ class FindCoordinatorRequest:
 
 
 @message
-class Coordinator:
+class CoordinatorAddress:
     """Who coordinates one key."""
 
     key: str = string("4+")
@@ -37,7 +37,7 @@ class FindCoordinatorResponse:
     node_id: int = int32("0-3")
     host: str = string("0-3")
     port: int = int32("0-3")
-    coordinators: list[Coordinator] = array(Coordinator, "4+")
+    coordinators: list[CoordinatorAddress] = array(CoordinatorAddress, "4+")
 
 
 @message

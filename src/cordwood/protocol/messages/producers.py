@@ -1,8 +1,8 @@
-"""InitProducerId: the id under which a producer numbers its batches."""
+"""Producers: the id under which each numbers its batches, those that a partition knows, transactions."""
 
 from __future__ import annotations
 
-from cordwood.protocol.schema import boolean, int16, int32, int64, message, string
+from cordwood.protocol.schema import array, boolean, int16, int32, int64, message, string
 
 
 @message
@@ -27,3 +27,85 @@ class InitProducerIdResponse:
     producer_epoch: int = int16("0+")
     ongoing_txn_producer_id: int = int64("6+", default=-1)
     ongoing_txn_producer_epoch: int = int16("6+", default=-1)
+
+
+@message
+class DescribeProducersTopic:
+    """A topic and the partitions asked for."""
+
+    name: str = string("0+")
+    partition_indexes: list[int] = array(int32, "0+")
+
+
+@message
+class DescribeProducersRequest:
+    """Ask which producers partitions know."""
+
+    topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
+
+
+@message
+class ProducerState:
+    """A producer, its last batch, and since where a transaction of it is open, -1 for none."""
+
+    producer_id: int = int64("0+")
+    producer_epoch: int = int32("0+")
+    last_sequence: int = int32("0+", default=-1)
+    last_timestamp: int = int64("0+", default=-1)
+    coordinator_epoch: int = int32("0+")
+    current_txn_start_offset: int = int64("0+", default=-1)
+
+
+@message
+class DescribeProducersPartition:
+    """A partition and its producers."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    active_producers: list[ProducerState] = array(ProducerState, "0+")
+
+
+@message
+class DescribeProducersTopicResult:
+    """A topic and its partitions."""
+
+    name: str = string("0+")
+    partitions: list[DescribeProducersPartition] = array(DescribeProducersPartition, "0+")
+
+
+@message
+class DescribeProducersResponse:
+    """The producers of each partition."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[DescribeProducersTopicResult] = array(DescribeProducersTopicResult, "0+")
+
+
+@message
+class ListTransactionsRequest:
+    """Ask for transactions, by state, producer, age in milliseconds and a pattern of their ids."""
+
+    state_filters: list[str] = array(string, "0+")
+    producer_id_filters: list[int] = array(int64, "0+")
+    duration_filter: int = int64("1+", default=-1)
+    transactional_id_pattern: str | None = string("2+", nullable="2+", default=None)
+
+
+@message
+class TransactionState:
+    """A transaction."""
+
+    transactional_id: str = string("0+")
+    producer_id: int = int64("0+")
+    transaction_state: str = string("0+")
+
+
+@message
+class ListTransactionsResponse:
+    """The transactions that match, and states that were asked for and do not exist."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    unknown_state_filters: list[str] = array(string, "0+")
+    transaction_states: list[TransactionState] = array(TransactionState, "0+")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+from collections.abc import Sequence
 
-from cordwood.broker.topics import Topic, is_internal
+from cordwood.broker import BrokerTopic, is_internal
 from cordwood.errors import LogClosed, UnknownTopic
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.cluster import (
-    Cursor,
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
+    OPERATIONS_NOT_ASKED,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -22,39 +23,34 @@ from cordwood.protocol.messages.cluster import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
+    TopicCursor,
 )
-from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from cordwood.server.connection import Exchange
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
-from cordwood.server.handlers.metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
+from cordwood.server.handlers.cluster_metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, all_epochs_known
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_A_PAGE_MAX = 2000
 
 
-def describe_cluster(context: Context, exchange: Exchange) -> None:
+async def describe_cluster(context: Context, exchange: Exchange) -> DescribeClusterResponse:
     """Describe the one broker there is."""
     request: DescribeClusterRequest = exchange.request.body
     if request.endpoint_type != ENDPOINT_BROKERS:
-        exchange.answer(
-            DescribeClusterResponse(
-                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message="there are no controllers here"
-            )
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message="there are no controllers here"
         )
-        return
     node_id, where = context.config.node_id, context.advertised(exchange.local)
     asked = request.include_cluster_authorized_operations
-    exchange.answer(
-        DescribeClusterResponse(
-            cluster_id=context.tenant.cluster_id,
-            controller_id=node_id,
-            brokers=[DescribeClusterBroker(broker_id=node_id, host=where.host, port=where.port)],
-            cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
-        )
+    return DescribeClusterResponse(
+        cluster_id=context.node.directory.identity.uuid,
+        controller_id=node_id,
+        brokers=[DescribeClusterBroker(broker_id=node_id, host=where.host, port=where.port)],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
 
 
-def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
+async def describe_topic_partitions(context: Context, exchange: Exchange) -> DescribeTopicPartitionsResponse:
     """Describe topics in the order of their names, a page of partitions at a time."""
     request: DescribeTopicPartitionsRequest = exchange.request.body
     asked = {topic.name for topic in request.topics}
@@ -64,6 +60,18 @@ def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
         names = names[bisect.bisect_left(names, request.cursor.topic_name) :]
         first = request.cursor.partition_index if names[:1] == [request.cursor.topic_name] else 0
     left = max(min(request.response_partition_limit, PARTITIONS_A_PAGE_MAX), 1)
+
+    def make() -> DescribeTopicPartitionsResponse:
+        return _page(context, names, first, left)
+
+    # A page has no more topics than partitions; topics that are not there have none.
+    if len(names) <= PARTITIONS_A_PAGE_MAX and all_epochs_known(context, names):
+        return make()
+    return await context.readers.call(make)
+
+
+def _page(context: Context, names: Sequence[str], first: int, left: int) -> DescribeTopicPartitionsResponse:
+    """Describe *left* partitions of the topics in *names*, from partition *first* of the first topic on."""
     response = DescribeTopicPartitionsResponse()
     for name in names:
         topic = context.tenant.find(name)
@@ -72,21 +80,22 @@ def describe_topic_partitions(context: Context, exchange: Exchange) -> None:
             response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
             continue
         if left <= 0:
-            response.next_cursor = Cursor(topic_name=name, partition_index=first)
+            response.next_cursor = TopicCursor(topic_name=name, partition_index=first)
             break
         first = min(max(first, 0), topic.partitions)
         last = min(first + left, topic.partitions)
         response.topics.append(_topic(context, topic, range(first, last)))
         left -= last - first
         if last < topic.partitions:
-            response.next_cursor = Cursor(topic_name=name, partition_index=last)
+            response.next_cursor = TopicCursor(topic_name=name, partition_index=last)
             break
         first = 0
-    exchange.answer(response)
+    return response
 
 
-def _topic(context: Context, topic: Topic, partitions: range) -> DescribeTopicPartitionsResponseTopic:
+def _topic(context: Context, topic: BrokerTopic, partitions: range) -> DescribeTopicPartitionsResponseTopic:
     here = [context.config.node_id]
+    epochs = context.node.topics.epochs.find(topic.entry)
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.id,
@@ -95,6 +104,7 @@ def _topic(context: Context, topic: Topic, partitions: range) -> DescribeTopicPa
             DescribeTopicPartitionsResponsePartition(
                 partition_index=index,
                 leader_id=here[0],
+                leader_epoch=epochs[index],
                 replica_nodes=here,
                 isr_nodes=here,
                 # They may be null by the protocol, but Java's admin client takes them for lists.
@@ -107,14 +117,14 @@ def _topic(context: Context, topic: Topic, partitions: range) -> DescribeTopicPa
     )
 
 
-def describe_log_dirs(context: Context, exchange: Exchange) -> None:
+async def describe_log_dirs(context: Context, exchange: Exchange) -> DescribeLogDirsResponse:
     """Say how large partitions are, and how much space is left: to a tenant, of what it may store."""
     request: DescribeLogDirsRequest = exchange.request.body
     tenant = context.tenant
     wanted = None if request.topics is None else {t.topic: set(t.partitions) for t in request.topics}
 
     def measure() -> DescribeLogDirsResponse:
-        result = DescribeLogDirsResult(log_dir=tenant.path)
+        result = DescribeLogDirsResult(log_dir=context.node.directory.path)
         stored = 0
         for name in tenant.names() if wanted is None else wanted:
             topic = tenant.find(name)
@@ -133,7 +143,7 @@ def describe_log_dirs(context: Context, exchange: Exchange) -> None:
         result.total_bytes, result.usable_bytes = _space(context, stored)
         return DescribeLogDirsResponse(results=[result])
 
-    context.readers.run(exchange, measure, exchange.answer)
+    return await context.readers.call(measure)
 
 
 def _space(context: Context, stored: int) -> tuple[int, int]:
@@ -146,6 +156,6 @@ def _space(context: Context, stored: int) -> tuple[int, int]:
         return quota.limit, max(quota.limit - stored, 0)
     if context.tenant.is_one_of_many:
         return -1, -1
-    free = context.tenant.free_bytes()
+    free = context.node.directory.free_bytes()
     # In memory there is no end to it but that of the field.
     return min(free + stored, (1 << 63) - 1), free

@@ -1,21 +1,15 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings, and where their values come from."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, brokers, groups and loggers."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from cordwood.config import (
-    BROKER_SETTINGS,
-    CREATION_SETTINGS,
-    FIXED_SETTINGS,
-    TOPIC_SETTINGS,
-    BrokerConfig,
-    Setting,
-    TopicConfig,
-)
+from cordwood.config import DYNAMIC_SETTINGS, EVERY_BROKER, TOPIC_SETTINGS, Setting
 from cordwood.errors import ConfigError, CordwoodError, InvalidSetting, UnknownTopic
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.configs import (
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
@@ -24,26 +18,28 @@ from cordwood.protocol.messages.configs import (
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
-    DescribeConfigsSynonym,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
 from cordwood.server.answers import code_of, sentence_of
-from cordwood.server.connection import Exchange
-from cordwood.server.context import Context
-from cordwood.setting_kinds import text_of
+from cordwood.server.connections import Exchange
+from cordwood.server.context import Administration, Context
+from cordwood.server.handlers.broker_loggers import alter_levels
+from cordwood.server.handlers.config_descriptions import (
+    broker_loggers,
+    broker_settings,
+    every_broker_settings,
+    group_settings,
+    topic_settings,
+)
 
-TOPIC, BROKER = 2, 4
-#: Where a value comes from: the topic itself, the broker's file, nowhere.
-SOURCE_TOPIC, SOURCE_BROKER, SOURCE_DEFAULT = 1, 4, 5
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-_LISTS = frozenset({"cleanup.policy", "listeners", "advertised.listeners"})
-_BOOLEAN, _STRING, _LONG, _LIST = 1, 2, 5, 7
 
 
-def describe_configs(context: Context, exchange: Exchange) -> None:
-    """List settings of topics and of the broker: all of them, unless some are named."""
+async def describe_configs(context: Context, exchange: Exchange) -> DescribeConfigsResponse:
+    """List settings of a resource: all of them, unless some are named."""
     request: DescribeConfigsRequest = exchange.request.body
     results = []
     for resource in request.resources:
@@ -57,7 +53,7 @@ def describe_configs(context: Context, exchange: Exchange) -> None:
         except CordwoodError as error:
             result.error_code, result.error_message = _code(error), sentence_of(error)
         results.append(result)
-    exchange.answer(DescribeConfigsResponse(results=results))
+    return DescribeConfigsResponse(results=results)
 
 
 def _code(error: CordwoodError) -> ErrorCode:
@@ -69,21 +65,9 @@ def _code(error: CordwoodError) -> ErrorCode:
 def _described(
     context: Context, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    if resource.resource_type == TOPIC:
-        topic = context.tenant.find(resource.resource_name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic {resource.resource_name}")
-        listed = topic_settings(context.tenant.config_of(topic), context.config)
-    elif resource.resource_type == BROKER and not resource.resource_name:
-        # The settings that all brokers of a cluster were given together: there is no such place here.
-        listed = []
-    elif resource.resource_type == BROKER:
-        _check_broker(context, resource.resource_name)
-        listed = broker_settings(context.config)
-    else:
-        raise InvalidSetting("resource", resource.resource_type, "2 for a topic or 4 for a broker")
+    # As in Kafka, a list without names asks for all of them.
     wanted = resource.configuration_keys
-    chosen = [one for one in listed if wanted is None or one.name in wanted]
+    chosen = [one for one in _all_of(context, resource) if not wanted or one.name in wanted]
     for one in chosen:
         if not request.include_synonyms:
             one.synonyms = []
@@ -92,121 +76,80 @@ def _described(
     return chosen
 
 
+def _all_of(context: Context, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == TOPIC:
+        topic = context.tenant.find(name)
+        if topic is None:
+            raise UnknownTopic.named(name)
+        return topic_settings(context.node.topics.config_of(topic.entry), context.layers)
+    if kind == BROKER and name == EVERY_BROKER:
+        return every_broker_settings(context.layers)
+    if kind in (BROKER, BROKER_LOGGER):
+        _check_broker(context, name)
+        return broker_settings(context.layers) if kind == BROKER else broker_loggers()
+    if kind != GROUP:
+        expected = "2 for a topic, 4 for a broker, 8 for its loggers or 32 for a group"
+        raise InvalidSetting("resource", kind, expected)
+    if not name:
+        raise InvalidSetting("resource", name, "the name of a group")
+    return group_settings()
+
+
 def _check_broker(context: Context, name: str) -> None:
     if name != str(context.config.node_id):
         raise InvalidSetting("resource", name, f"the broker's id, {context.config.node_id}")
 
 
-def topic_settings(config: TopicConfig, broker: BrokerConfig) -> list[DescribeConfigsResourceResult]:
-    """Return every setting of a topic."""
-    listed = []
-    for setting in TOPIC_SETTINGS.values():
-        # From the first that counts to the last: the topic's own, the broker's, the default.
-        synonyms = []
-        if setting.name in config.explicit:
-            synonyms.append((setting.name, getattr(config, setting.attribute), SOURCE_TOPIC))
-        if setting.name in CREATION_SETTINGS:
-            # What the broker says is about topics that are created from now on.
-            synonyms.append((setting.name, setting.default, SOURCE_DEFAULT))
-        else:
-            synonyms += _broker_synonyms(setting, broker, getattr(broker.topic_defaults, setting.attribute))
-        listed.append(_result(setting.name, setting, synonyms, read_only=setting.name in FIXED_SETTINGS))
-    return listed
-
-
-def broker_settings(config: BrokerConfig) -> list[DescribeConfigsResourceResult]:
-    """Return every setting of the broker, the defaults of topics among them under their names there."""
-    listed = []
-    for setting in (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()):
-        holder = config if setting.name in BROKER_SETTINGS else config.topic_defaults
-        synonyms = _broker_synonyms(setting, config, getattr(holder, setting.attribute))
-        listed.append(_result(next(iter(setting.broker_kinds)), setting, synonyms, read_only=True))
-    return listed
-
-
-def _broker_synonyms(setting: Setting, broker: BrokerConfig, value: object) -> list[tuple[str, object, int]]:
-    name = next(iter(setting.broker_kinds))
-    default = (name, setting.default, SOURCE_DEFAULT)
-    if broker.explicit.isdisjoint({*setting.broker_kinds, setting.environment}):
-        return [default]
-    return [(name, value, SOURCE_BROKER), default]
-
-
-def _result(
-    name: str, setting: Setting, synonyms: Sequence[tuple[str, object, int]], *, read_only: bool
-) -> DescribeConfigsResourceResult:
-    _, value, source = synonyms[0]
-    return DescribeConfigsResourceResult(
-        name=name,
-        value=text_of(value),
-        read_only=read_only,
-        config_source=source,
-        synonyms=[
-            DescribeConfigsSynonym(name=synonym, value=text_of(given), source=where)
-            for synonym, given, where in synonyms
-        ],
-        config_type=_type_of(setting),
-        documentation=setting.sentence,
-    )
-
-
-def _type_of(setting: Setting) -> int:
-    if setting.name in _LISTS:
-        return _LIST
-    if isinstance(setting.default, bool):
-        return _BOOLEAN
-    return _LONG if isinstance(setting.default, int) else _STRING
-
-
 # Changing
 
 
-def alter_configs(context: Context, exchange: Exchange) -> None:
-    """Replace all settings that topics have of their own."""
+async def alter_configs(context: Context, exchange: Exchange) -> AlterConfigsResponse:
+    """Replace all settings that resources have of their own."""
     request: AlterConfigsRequest = exchange.request.body
     changes = [
-        (
+        _ConfigChange(
             resource.resource_type,
             resource.resource_name,
             _replacing([(one.name, one.value) for one in resource.configs]),
         )
         for resource in request.resources
     ]
-    context.changes.run(
-        exchange,
-        lambda: AlterConfigsResponse(responses=_alter(context, changes, request.validate_only)),
-        exchange.answer,
-    )
+    return AlterConfigsResponse(responses=await _alter(context, changes, request.validate_only))
 
 
-def incremental_alter_configs(context: Context, exchange: Exchange) -> None:
-    """Change settings of topics one by one."""
+async def incremental_alter_configs(context: Context, exchange: Exchange) -> IncrementalAlterConfigsResponse:
+    """Change settings of resources one by one."""
     request: IncrementalAlterConfigsRequest = exchange.request.body
     changes = [
-        (resource.resource_type, resource.resource_name, _changing(resource.configs))
+        _ConfigChange(
+            resource.resource_type, resource.resource_name, _changing(resource.configs), resource.configs
+        )
         for resource in request.resources
     ]
-    context.changes.run(
-        exchange,
-        lambda: IncrementalAlterConfigsResponse(responses=_alter(context, changes, request.validate_only)),
-        exchange.answer,
-    )
+    return IncrementalAlterConfigsResponse(responses=await _alter(context, changes, request.validate_only))
 
 
-Change = Callable[[Mapping[str, str], TopicConfig], dict[str, str]]
-"""Makes the settings that a topic is to have out of those it has and of what they come to."""
+ConfigEdit = Callable[[Mapping[str, str], Callable[[str], str]], dict[str, str]]
+"""Makes the settings that a resource is to have out of those it has, and of what each of them comes to."""
 
 
-def _replacing(given: Iterable[tuple[str, str | None]]) -> Change:
+class _ConfigChange(NamedTuple):
+    """What is to become of the settings of a resource; ``steps`` are there if they come one by one."""
+
+    kind: int
+    name: str
+    settings: ConfigEdit
+    steps: Sequence[IncrementalAlterableConfig] | None = None
+
+
+def _replacing(given: Iterable[tuple[str, str | None]]) -> ConfigEdit:
     settings = {name: value for name, value in given if value is not None}
-    return lambda before, config: settings
+    return lambda before, value_of: settings
 
 
-def _changing(changes: Sequence[IncrementalAlterableConfig]) -> Change:
-    def change(before: Mapping[str, str], config: TopicConfig) -> dict[str, str]:
-        names = [one.name for one in changes]
-        if len(names) != len(set(names)):
-            raise ConfigError("resource", "a setting is named more than once")
+def _changing(changes: Sequence[IncrementalAlterableConfig]) -> ConfigEdit:
+    def change(before: Mapping[str, str], value_of: Callable[[str], str]) -> dict[str, str]:
         settings = dict(before)
         for one in changes:
             if one.config_operation == SET and one.value is not None:
@@ -214,7 +157,7 @@ def _changing(changes: Sequence[IncrementalAlterableConfig]) -> Change:
             elif one.config_operation == DELETE:
                 settings.pop(one.name, None)
             elif one.config_operation in (APPEND, SUBTRACT) and one.value is not None:
-                settings[one.name] = _list_change(one, config)
+                settings[one.name] = _list_change(one, value_of(one.name))
             else:
                 raise ConfigError("resource", f"no such change of {one.name}: {one.config_operation}")
         return settings
@@ -222,38 +165,98 @@ def _changing(changes: Sequence[IncrementalAlterableConfig]) -> Change:
     return change
 
 
-def _list_change(change: IncrementalAlterableConfig, config: TopicConfig) -> str:
-    setting = TOPIC_SETTINGS.get(change.name)
-    if setting is None or change.name not in _LISTS:
-        raise ConfigError(change.name, f"{change.name} is not a list that can be added to or taken from")
+def _list_change(change: IncrementalAlterableConfig, value: str) -> str:
     assert change.value is not None
-    before = text_of(getattr(config, setting.attribute)).split(",")
+    before = [part for part in value.split(",") if part]
     named = [part.strip() for part in change.value.split(",")]
     if change.config_operation == SUBTRACT:
         return ",".join(part for part in before if part not in named)
-    # In the order that the setting is written in, whichever was there first.
-    return ",".join(sorted({*before, *named}))
+    return ",".join([*before, *(part for part in named if part not in before)])
 
 
-def _alter(
-    context: Context, changes: Sequence[tuple[int, str, Change]], validate_only: bool
+def _value_of(
+    settings: Mapping[str, Setting], described: Iterable[DescribeConfigsResourceResult]
+) -> Callable[[str], str]:
+    """Return what tells the value of a list, and refuses what is none."""
+    values = {one.name: one.value or "" for one in described}
+
+    def value_of(name: str) -> str:
+        if name not in settings or settings[name].kind.type != "list":
+            raise ConfigError(name, f"{name} is not a list that can be added to or taken from")
+        return values[name]
+
+    return value_of
+
+
+async def _alter(
+    context: Context, changes: Sequence[_ConfigChange], validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
-    return [_alter_one(context, kind, name, change, validate_only) for kind, name, change in changes]
+    named = Counter((change.kind, change.name) for change in changes)
+    results = await context.changes.call(
+        lambda: [
+            _alter_one(context, change, validate_only, twice=named[change.kind, change.name] > 1)
+            for change in changes
+        ]
+    )
+    if context.administration is not None:
+        context.administration.apply()
+    return results
 
 
 def _alter_one(
-    context: Context, kind: int, name: str, change: Change, validate_only: bool
+    context: Context, change: _ConfigChange, validate_only: bool, *, twice: bool
 ) -> AlterConfigsResourceResponse:
+    kind, name, _, steps = change
     response = AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
-    tenant = context.tenant
     try:
-        if kind != TOPIC:
-            raise ConfigError("resource", "settings of the broker are read when it starts")
-        topic = tenant.find(name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic {name}")
-        settings = change(topic.entry.config, tenant.config_of(topic))
-        tenant.alter(name, settings, validate_only=validate_only)
+        if twice:
+            raise ConfigError("resource", "a resource is named more than once")
+        names = [one.name for one in steps or ()]
+        if len(names) != len(set(names)):
+            raise ConfigError("resource", "a setting is named more than once")
+        if kind == TOPIC:
+            _alter_topic(context, change, validate_only)
+        elif kind not in (BROKER, BROKER_LOGGER):
+            what = "settings of groups" if kind == GROUP else f"settings of resources of type {kind}"
+            raise ConfigError("resource", f"{what} cannot be changed here")
+        elif context.administration is None:
+            response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            response.error_message = "settings of the broker are changed by clients of org 0 only"
+        elif kind == BROKER:
+            _alter_broker(context, context.administration, change, validate_only)
+        else:
+            _alter_loggers(context, change, validate_only)
     except CordwoodError as error:
         response.error_code, response.error_message = _code(error), sentence_of(error)
+        if kind == BROKER and isinstance(error, ConfigError):
+            # As Kafka has it for the settings of a broker, whatever is wrong with them.
+            response.error_code = ErrorCode.INVALID_REQUEST
     return response
+
+
+def _alter_topic(context: Context, change: _ConfigChange, validate_only: bool) -> None:
+    tenant = context.tenant
+    topic = tenant.find(change.name)
+    if topic is None:
+        raise UnknownTopic.named(change.name)
+    described = topic_settings(context.node.topics.config_of(topic.entry), context.layers)
+    settings = change.settings(topic.entry.config, _value_of(TOPIC_SETTINGS, described))
+    tenant.alter(change.name, settings, validate_only=validate_only)
+
+
+def _alter_broker(
+    context: Context, administration: Administration, change: _ConfigChange, validate_only: bool
+) -> None:
+    layers = administration.node.directory.settings.layers
+    if change.name != EVERY_BROKER:
+        _check_broker(context, change.name)
+    before = layers.shared if change.name == EVERY_BROKER else layers.own
+    settings = change.settings(before, _value_of(DYNAMIC_SETTINGS, broker_settings(layers)))
+    administration.node.directory.settings.alter(change.name, settings, validate_only=validate_only)
+
+
+def _alter_loggers(context: Context, change: _ConfigChange, validate_only: bool) -> None:
+    _check_broker(context, change.name)
+    if change.steps is None:
+        raise ConfigError("resource", "levels of loggers are changed by IncrementalAlterConfigs")
+    alter_levels(change.steps, validate_only=validate_only)

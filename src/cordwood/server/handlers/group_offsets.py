@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from cordwood.broker.coordinator import Place
-from cordwood.broker.offsets_topic import TEXT_BYTES_MAX, Committed
-from cordwood.broker.topics import Topic
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.group_offsets import (
+from cordwood.broker import BrokerTopic
+from cordwood.broker.groups import TEXT_BYTES_MAX, Committed
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -28,8 +27,9 @@ from cordwood.protocol.messages.group_offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from cordwood.records import TopicPartition
 from cordwood.server.answers import code_of
-from cordwood.server.connection import Exchange
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.groups import CODES, unavailable
 
@@ -38,7 +38,7 @@ BY_ID_FROM = 10
 _NONE = Committed(-1, -1, "", -1)
 
 
-def offset_commit(context: Context, exchange: Exchange) -> None:
+async def offset_commit(context: Context, exchange: Exchange) -> OffsetCommitResponse:
     """Store how far a group has come. Durable when answered."""
     request: OffsetCommitRequest = exchange.request.body
     groups = context.groups
@@ -49,7 +49,7 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
             request.group_id, request.member_id, request.group_instance_id, generation
         )
         error = None if refusal is None else CODES[refusal]
-    offsets: dict[Place, Committed] = {}
+    offsets: dict[TopicPartition, Committed] = {}
     ids: dict[str, bytes] = {}
     topics = []
     for topic in request.topics:
@@ -69,9 +69,8 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
                     groups.now_ms(),
                 )
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers))
-    response = OffsetCommitResponse(topics=topics)
-
-    def stored(failure: Exception | None) -> None:
+    if offsets:
+        failure = await groups.commit(request.group_id, offsets)
         if failure is None:
             # A topic that was deleted meanwhile takes its offsets with it.
             gone = [place for place in offsets if _gone(context, place[0], ids)]
@@ -80,12 +79,7 @@ def offset_commit(context: Context, exchange: Exchange) -> None:
         else:
             for partition in (part for topic in topics for part in topic.partitions):
                 partition.error_code = partition.error_code or _commit_code(failure)
-        exchange.answer(response)
-
-    if offsets:
-        groups.commit(request.group_id, offsets, stored)
-    else:
-        exchange.answer(response)
+    return OffsetCommitResponse(topics=topics)
 
 
 def _gone(context: Context, name: str, ids: Mapping[str, bytes]) -> bool:
@@ -93,14 +87,14 @@ def _gone(context: Context, name: str, ids: Mapping[str, bytes]) -> bool:
     return topic is None or topic.id != ids[name]
 
 
-def _find(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> Topic | None:
+def _find(context: Context, exchange: Exchange, topic: OffsetCommitRequestTopic) -> BrokerTopic | None:
     if exchange.request.api_version >= BY_ID_FROM:
         return context.tenant.find_by_id(topic.topic_id)
     return context.tenant.find(topic.name)
 
 
 def _check(
-    context: Context, exchange: Exchange, topic: Topic | None, part: OffsetCommitRequestPartition
+    context: Context, exchange: Exchange, topic: BrokerTopic | None, part: OffsetCommitRequestPartition
 ) -> ErrorCode:
     if topic is None and exchange.request.api_version >= BY_ID_FROM:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -118,42 +112,38 @@ def _commit_code(failure: Exception) -> ErrorCode:
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.KAFKA_STORAGE_ERROR else code
 
 
-def offset_fetch(context: Context, exchange: Exchange) -> None:
+async def offset_fetch(context: Context, exchange: Exchange) -> OffsetFetchResponse:
     """Say how far groups have come."""
     request: OffsetFetchRequest = exchange.request.body
     if exchange.request.api_version >= 8:
-        exchange.answer(
-            OffsetFetchResponse(groups=[_fetch_group(context, exchange, group) for group in request.groups])
+        return OffsetFetchResponse(
+            groups=[_fetch_group(context, exchange, group) for group in request.groups]
         )
-        return
     error = unavailable(context, request.group_id)
     if error is not None:
-        exchange.answer(_refused(request, error))
-        return
+        return _refused(request, error)
     known = context.groups.offsets(request.group_id)
     asked: Iterable[tuple[str, list[int]]]
     if request.topics is None:
         asked = _all_places(known)
     else:
         asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
-    exchange.answer(
-        OffsetFetchResponse(
-            topics=[
-                OffsetFetchResponseTopic(
-                    name=name,
-                    partitions=[
-                        OffsetFetchResponsePartition(
-                            partition_index=index,
-                            committed_offset=one.offset,
-                            committed_leader_epoch=one.leader_epoch,
-                            metadata=one.metadata,
-                        )
-                        for index, one in _each(known, name, indexes)
-                    ],
-                )
-                for name, indexes in asked
-            ]
-        )
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=one.offset,
+                        committed_leader_epoch=one.leader_epoch,
+                        metadata=one.metadata,
+                    )
+                    for index, one in _each(known, name, indexes)
+                ],
+            )
+            for name, indexes in asked
+        ]
     )
 
 
@@ -201,7 +191,7 @@ def _fetch_group(
     return OffsetFetchResponseGroup(group_id=asked.group_id, topics=results)
 
 
-def _all_places(known: Iterable[Place]) -> list[tuple[str, list[int]]]:
+def _all_places(known: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
     """Return topics and partitions of *known*, in the order they were first committed."""
     places: dict[str, list[int]] = {}
     for topic, partition in known:
@@ -209,7 +199,9 @@ def _all_places(known: Iterable[Place]) -> list[tuple[str, list[int]]]:
     return list(places.items())
 
 
-def _each(known: Mapping[Place, Committed], name: str, indexes: Iterable[int]) -> list[tuple[int, Committed]]:
+def _each(
+    known: Mapping[TopicPartition, Committed], name: str, indexes: Iterable[int]
+) -> list[tuple[int, Committed]]:
     return [(index, known.get((name, index), _NONE)) for index in indexes]
 
 
@@ -229,7 +221,7 @@ def _topic(name: str, topic_id: bytes, each: Iterable[tuple[int, Committed]]) ->
     )
 
 
-def offset_delete(context: Context, exchange: Exchange) -> None:
+async def offset_delete(context: Context, exchange: Exchange) -> OffsetDeleteResponse:
     """Forget how far a group has come, unless a member still reads the topic."""
     request: OffsetDeleteRequest = exchange.request.body
     groups = context.groups
@@ -241,9 +233,8 @@ def offset_delete(context: Context, exchange: Exchange) -> None:
         # What such members read is their own affair, so any topic may be one of theirs.
         error = ErrorCode.NON_EMPTY_GROUP
     if error is not None:
-        exchange.answer(OffsetDeleteResponse(error_code=error))
-        return
-    places: list[Place] = []
+        return OffsetDeleteResponse(error_code=error)
+    places: list[TopicPartition] = []
     topics = []
     for topic in request.topics:
         code = ErrorCode.NONE
@@ -263,8 +254,6 @@ def offset_delete(context: Context, exchange: Exchange) -> None:
             )
         )
 
-    def dropped(failure: Exception | None) -> None:
-        code = ErrorCode.NONE if failure is None else _commit_code(failure)
-        exchange.answer(OffsetDeleteResponse(error_code=code, topics=topics))
-
-    groups.drop(request.group_id, places, dropped)
+    failure = await groups.drop(request.group_id, places)
+    code = ErrorCode.NONE if failure is None else _commit_code(failure)
+    return OffsetDeleteResponse(error_code=code, topics=topics)

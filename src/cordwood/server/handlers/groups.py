@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from cordwood.broker.group import Group, Joined, JoinRequest, Protocol, Refusal, Synced
-from cordwood.broker.offsets_topic import TEXT_BYTES_MAX
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.groups import (
-    Coordinator,
+import asyncio
+
+from cordwood.broker.groups import TEXT_BYTES_MAX, Group, JoinRequest, Protocol, Refusal
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
+    OPERATIONS_NOT_ASKED,
+    CoordinatorAddress,
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -31,15 +33,14 @@ from cordwood.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
 from cordwood.server.answers import code_of
-from cordwood.server.connection import Exchange
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
 #: What one may do with a group, as bits by the number of the operation: read, delete, describe.
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
 GROUP_KEY = 0
-#: Ids of members are made of names of clients and instances and of so many bytes more, at most.
+#: The most bytes of a member id besides the names of its client and instance.
 MEMBER_ID_MORE_BYTES = 64
 
 CODES = {
@@ -64,7 +65,7 @@ def unavailable(context: Context, group_id: str) -> ErrorCode | None:
     return None if context.groups.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def find_coordinator(context: Context, exchange: Exchange) -> None:
+async def find_coordinator(context: Context, exchange: Exchange) -> FindCoordinatorResponse:
     """Say that it is us, for groups."""
     request: FindCoordinatorRequest = exchange.request.body
     where = context.advertised(exchange.local)
@@ -73,7 +74,7 @@ def find_coordinator(context: Context, exchange: Exchange) -> None:
     for key in request.coordinator_keys if many else [request.key]:
         if request.key_type == GROUP_KEY:
             found.append(
-                Coordinator(
+                CoordinatorAddress(
                     key=key,
                     node_id=context.config.node_id,
                     host=where.host,
@@ -83,7 +84,7 @@ def find_coordinator(context: Context, exchange: Exchange) -> None:
             )
         else:
             found.append(
-                Coordinator(
+                CoordinatorAddress(
                     key=key,
                     node_id=-1,
                     port=-1,
@@ -92,21 +93,18 @@ def find_coordinator(context: Context, exchange: Exchange) -> None:
                 )
             )
     if many:
-        exchange.answer(FindCoordinatorResponse(coordinators=found))
-        return
+        return FindCoordinatorResponse(coordinators=found)
     (one,) = found
-    exchange.answer(
-        FindCoordinatorResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            node_id=one.node_id,
-            host=one.host,
-            port=one.port,
-        )
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
     )
 
 
-def join_group(context: Context, exchange: Exchange) -> None:
+async def join_group(context: Context, exchange: Exchange) -> JoinGroupResponse:
     """Let a member into a group; the answer comes when its generation begins."""
     request: JoinGroupRequest = exchange.request.body
     version = exchange.request.api_version
@@ -117,8 +115,7 @@ def join_group(context: Context, exchange: Exchange) -> None:
     if error is None and not _can_be_stored(request, exchange.request.client_id):
         error = ErrorCode.INVALID_REQUEST
     if error is not None:
-        exchange.answer(JoinGroupResponse(error_code=error, member_id=request.member_id, protocol_name=""))
-        return
+        return JoinGroupResponse(error_code=error, member_id=request.member_id, protocol_name="")
     rebalance_ms = request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms
     joining = JoinRequest(
         member_id=request.member_id,
@@ -133,25 +130,21 @@ def join_group(context: Context, exchange: Exchange) -> None:
         knows_skip=version >= 9,
     )
 
-    def answer(joined: Joined) -> None:
-        exchange.answer(
-            JoinGroupResponse(
-                error_code=CODES[joined.refusal],
-                generation_id=joined.generation,
-                protocol_type=joined.protocol_type,
-                # Before version 7 there is no null to say that none was chosen.
-                protocol_name=joined.protocol if version >= 7 else joined.protocol or "",
-                leader=joined.leader,
-                skip_assignment=joined.skip_assignment,
-                member_id=joined.member_id,
-                members=[
-                    JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=metadata)
-                    for member, instance, metadata in joined.members
-                ],
-            )
-        )
-
-    context.groups.join(request.group_id, joining, answer)
+    joined = await context.groups.join(request.group_id, joining)
+    return JoinGroupResponse(
+        error_code=CODES[joined.refusal],
+        generation_id=joined.generation,
+        protocol_type=joined.protocol_type,
+        # Before version 7 there is no null to say that none was chosen.
+        protocol_name=joined.protocol if version >= 7 else joined.protocol or "",
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[
+            JoinGroupResponseMember(member_id=member, group_instance_id=instance, metadata=metadata)
+            for member, instance, metadata in joined.members
+        ],
+    )
 
 
 def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
@@ -161,25 +154,14 @@ def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
     return all(len(name.encode()) <= TEXT_BYTES_MAX - MEMBER_ID_MORE_BYTES for name in names)
 
 
-def sync_group(context: Context, exchange: Exchange) -> None:
+async def sync_group(context: Context, exchange: Exchange) -> SyncGroupResponse:
     """Tell a member its assignment; the answer comes when the leader has handed it in."""
     request: SyncGroupRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is not None:
-        exchange.answer(SyncGroupResponse(error_code=error))
-        return
+        return SyncGroupResponse(error_code=error)
 
-    def answer(synced: Synced) -> None:
-        exchange.answer(
-            SyncGroupResponse(
-                error_code=CODES[synced.refusal],
-                protocol_type=synced.protocol_type,
-                protocol_name=synced.protocol,
-                assignment=synced.assignment,
-            )
-        )
-
-    context.groups.sync(
+    synced = await context.groups.sync(
         request.group_id,
         request.member_id,
         request.group_instance_id,
@@ -187,11 +169,16 @@ def sync_group(context: Context, exchange: Exchange) -> None:
         request.protocol_type,
         request.protocol_name,
         [(each.member_id, bytes(each.assignment)) for each in request.assignments],
-        answer,
+    )
+    return SyncGroupResponse(
+        error_code=CODES[synced.refusal],
+        protocol_type=synced.protocol_type,
+        protocol_name=synced.protocol,
+        assignment=synced.assignment,
     )
 
 
-def heartbeat(context: Context, exchange: Exchange) -> None:
+async def heartbeat(context: Context, exchange: Exchange) -> HeartbeatResponse:
     """Keep a member, and tell it if there is something to do."""
     request: HeartbeatRequest = exchange.request.body
     error = unavailable(context, request.group_id)
@@ -200,16 +187,15 @@ def heartbeat(context: Context, exchange: Exchange) -> None:
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
         )
         error = CODES[refusal]
-    exchange.answer(HeartbeatResponse(error_code=error))
+    return HeartbeatResponse(error_code=error)
 
 
-def leave_group(context: Context, exchange: Exchange) -> None:
+async def leave_group(context: Context, exchange: Exchange) -> LeaveGroupResponse:
     """Let members go."""
     request: LeaveGroupRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is not None:
-        exchange.answer(LeaveGroupResponse(error_code=error))
-        return
+        return LeaveGroupResponse(error_code=error)
     many = exchange.request.api_version >= 3
     results = []
     for member in request.members if many else [MemberIdentity(member_id=request.member_id)]:
@@ -222,12 +208,11 @@ def leave_group(context: Context, exchange: Exchange) -> None:
             )
         )
     if many:
-        exchange.answer(LeaveGroupResponse(members=results))
-    else:
-        exchange.answer(LeaveGroupResponse(error_code=results[0].error_code))
+        return LeaveGroupResponse(members=results)
+    return LeaveGroupResponse(error_code=results[0].error_code)
 
 
-def describe_groups(context: Context, exchange: Exchange) -> None:
+async def describe_groups(context: Context, exchange: Exchange) -> DescribeGroupsResponse:
     """Show groups, their state and their members."""
     request: DescribeGroupsRequest = exchange.request.body
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
@@ -246,7 +231,7 @@ def describe_groups(context: Context, exchange: Exchange) -> None:
             one = _described(name, group)
         one.authorized_operations = operations
         described.append(one)
-    exchange.answer(DescribeGroupsResponse(groups=described))
+    return DescribeGroupsResponse(groups=described)
 
 
 def _described(name: str, group: Group) -> DescribedGroup:
@@ -269,13 +254,12 @@ def _described(name: str, group: Group) -> DescribedGroup:
     )
 
 
-def list_groups(context: Context, exchange: Exchange) -> None:
+async def list_groups(context: Context, exchange: Exchange) -> ListGroupsResponse:
     """Name all groups that the filters let through."""
     request: ListGroupsRequest = exchange.request.body
     groups = context.groups
     if not groups.loaded:
-        exchange.answer(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        return
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     listed = []
@@ -291,36 +275,27 @@ def list_groups(context: Context, exchange: Exchange) -> None:
                     group_type="classic",
                 )
             )
-    exchange.answer(ListGroupsResponse(groups=listed))
+    return ListGroupsResponse(groups=listed)
 
 
-def delete_groups(context: Context, exchange: Exchange) -> None:
+async def delete_groups(context: Context, exchange: Exchange) -> DeleteGroupsResponse:
     """Forget groups without members, and what they have committed."""
     request: DeleteGroupsRequest = exchange.request.body
     results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
-    waiting = 1
+    await asyncio.gather(*(_delete(context, result) for result in results))
+    return DeleteGroupsResponse(results=results)
 
-    def finished() -> None:
-        nonlocal waiting
-        waiting -= 1
-        if not waiting:
-            exchange.answer(DeleteGroupsResponse(results=results))
 
-    def deleted(result: DeletableGroupResult, failure: Exception | None) -> None:
+async def _delete(context: Context, result: DeletableGroupResult) -> None:
+    error = unavailable(context, result.group_id)
+    group = None if error is not None else context.groups.find(result.group_id)
+    if error is not None:
+        result.error_code = error
+    elif group is None:
+        result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+    elif group.members:
+        result.error_code = ErrorCode.NON_EMPTY_GROUP
+    else:
+        failure = await context.groups.delete(result.group_id)
         if failure is not None:
             result.error_code = code_of(failure)
-        finished()
-
-    for result in results:
-        error = unavailable(context, result.group_id)
-        group = None if error is not None else context.groups.find(result.group_id)
-        if error is not None:
-            result.error_code = error
-        elif group is None:
-            result.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.members:
-            result.error_code = ErrorCode.NON_EMPTY_GROUP
-        else:
-            waiting += 1
-            context.groups.delete(result.group_id, lambda failure, one=result: deleted(one, failure))  # type: ignore[misc]
-    finished()

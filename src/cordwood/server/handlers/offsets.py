@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from cordwood.errors import CordwoodError
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.offsets import (
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -19,11 +19,11 @@ from cordwood.protocol.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from cordwood.server.answers import code_of
-from cordwood.server.connection import Exchange
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
 
-def list_offsets(context: Context, exchange: Exchange) -> None:
+async def list_offsets(context: Context, exchange: Exchange) -> ListOffsetsResponse:
     """Find an offset for each time asked for, exactly; a partition that is named twice is refused."""
     request: ListOffsetsRequest = exchange.request.body
     named = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
@@ -44,25 +44,30 @@ def list_offsets(context: Context, exchange: Exchange) -> None:
             ]
         )
 
-    context.readers.run(exchange, find, exchange.answer)
+    return await context.readers.call(find)
 
 
 def _find(context: Context, topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
-        found = context.tenant.find_offset(topic, index, asked.timestamp)
+        found = context.tenant.find_offset(topic, index, asked.timestamp, asked.current_leader_epoch)
     except ValueError:
         return _refused(index)
     except CordwoodError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=code_of(error))
-    return ListOffsetsPartitionResponse(partition_index=index, offset=found.offset, timestamp=found.timestamp)
+    return ListOffsetsPartitionResponse(
+        partition_index=index,
+        offset=found.offset,
+        timestamp=found.timestamp,
+        leader_epoch=found.leader_epoch,
+    )
 
 
 def _refused(index: int) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
 
 
-def offset_for_leader_epoch(context: Context, exchange: Exchange) -> None:
+async def offset_for_leader_epoch(context: Context, exchange: Exchange) -> OffsetForLeaderEpochResponse:
     """Say where the records of leader epochs end."""
     request: OffsetForLeaderEpochRequest = exchange.request.body
 
@@ -77,12 +82,14 @@ def offset_for_leader_epoch(context: Context, exchange: Exchange) -> None:
             ]
         )
 
-    context.readers.run(exchange, find, exchange.answer)
+    return await context.readers.call(find)
 
 
 def _epoch_end(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        epoch, end = context.tenant.epoch_end(topic, asked.partition, asked.leader_epoch)
+        epoch, end = context.tenant.epoch_end(
+            topic, asked.partition, asked.leader_epoch, asked.current_leader_epoch
+        )
     except CordwoodError as error:
         return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from cordwood.broker.topics import NewTopic, Topic
+from cordwood.broker import BrokerTopic, NewTopic
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused
-from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages.topics import (
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -30,12 +30,12 @@ from cordwood.protocol.messages.topics import (
     DeleteTopicState,
 )
 from cordwood.server.answers import code_of, sentence_of
-from cordwood.server.connection import Exchange
+from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
-from cordwood.server.handlers.configs import topic_settings
+from cordwood.server.handlers.config_descriptions import topic_settings
 
 
-def create_topics(context: Context, exchange: Exchange) -> None:
+async def create_topics(context: Context, exchange: Exchange) -> CreateTopicsResponse:
     """Create topics, or only say whether they would be."""
     request: CreateTopicsRequest = exchange.request.body
     named = Counter(topic.name for topic in request.topics)
@@ -53,7 +53,7 @@ def create_topics(context: Context, exchange: Exchange) -> None:
             _create(context, request.topics, results)
         return CreateTopicsResponse(topics=results)
 
-    context.changes.run(exchange, create, exchange.answer)
+    return await context.changes.call(create)
 
 
 def _settings(asked: CreatableTopic) -> dict[str, str]:
@@ -85,7 +85,7 @@ def _create(context: Context, asked: Sequence[CreatableTopic], results: list[Cre
     allowed = [number for number, result in enumerate(results) if not result.error_code]
     new = [NewTopic(asked[n].name, _partitions(context, asked[n]), _settings(asked[n])) for n in allowed]
     for number, made in zip(allowed, context.tenant.create_all(new), strict=True):
-        if isinstance(made, Topic):
+        if isinstance(made, BrokerTopic):
             results[number].topic_id = made.id
         else:
             results[number] = _failed(asked[number].name, made)
@@ -131,7 +131,7 @@ def _configs(context: Context, config: TopicConfig) -> list[CreatableTopicConfig
         CreatableTopicConfigs(
             name=one.name, value=one.value, read_only=one.read_only, config_source=one.config_source
         )
-        for one in topic_settings(config, context.config)
+        for one in topic_settings(config, context.layers)
     ]
 
 
@@ -139,28 +139,22 @@ def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message)
 
 
-def delete_topics(context: Context, exchange: Exchange) -> None:
+async def delete_topics(context: Context, exchange: Exchange) -> DeleteTopicsResponse:
     """Delete topics, by name or by id."""
     request: DeleteTopicsRequest = exchange.request.body
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
-    gone: list[Topic] = []
-
-    def deleted(response: DeleteTopicsResponse) -> None:
-        for topic in gone:
-            context.parking.wake_topic(topic.key)
-        context.quotas.freed()
-        # Answered after that: who creates the topic anew must not meet offsets of the old one.
-        context.groups.forget_topics(gone, lambda: exchange.answer(response))
-
-    context.changes.run(
-        exchange,
-        lambda: DeleteTopicsResponse(responses=[_delete(context, topic, gone) for topic in asked]),
-        deleted,
-    )
+    gone: list[BrokerTopic] = []
+    results = await context.changes.call(lambda: [_delete(context, topic, gone) for topic in asked])
+    for topic in gone:
+        context.parking.wake_topic(topic.key)
+    context.quotas.freed()
+    # Answered after that: a client that creates the topic again must not meet offsets of the old one.
+    await context.groups.forget_topics(gone)
+    return DeleteTopicsResponse(responses=results)
 
 
-def _delete(context: Context, asked: DeleteTopicState, gone: list[Topic]) -> DeletableTopicResult:
+def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) -> DeletableTopicResult:
     """Delete a topic, and add it to those that are gone."""
     name, topic_id = asked.name, asked.topic_id
     tenant = context.tenant
@@ -186,16 +180,13 @@ def _delete(context: Context, asked: DeleteTopicState, gone: list[Topic]) -> Del
     return result
 
 
-def create_partitions(context: Context, exchange: Exchange) -> None:
+async def create_partitions(context: Context, exchange: Exchange) -> CreatePartitionsResponse:
     """Give topics more partitions."""
     request: CreatePartitionsRequest = exchange.request.body
-    context.changes.run(
-        exchange,
-        lambda: CreatePartitionsResponse(
-            results=[_add_partitions(context, topic, request.validate_only) for topic in request.topics]
-        ),
-        exchange.answer,
+    results = await context.changes.call(
+        lambda: [_add_partitions(context, topic, request.validate_only) for topic in request.topics]
     )
+    return CreatePartitionsResponse(results=results)
 
 
 def _add_partitions(
@@ -215,27 +206,21 @@ def _add_partitions(
     return result
 
 
-def delete_records(context: Context, exchange: Exchange) -> None:
+async def delete_records(context: Context, exchange: Exchange) -> DeleteRecordsResponse:
     """Delete the oldest records of partitions. Durable when answered."""
     request: DeleteRecordsRequest = exchange.request.body
 
-    def deleted(response: DeleteRecordsResponse) -> None:
-        context.quotas.freed()
-        exchange.answer(response)
-
-    context.changes.run(
-        exchange,
-        lambda: DeleteRecordsResponse(
-            topics=[
-                DeleteRecordsTopicResult(
-                    name=topic.name,
-                    partitions=[_delete_records(context, topic.name, part) for part in topic.partitions],
-                )
-                for topic in request.topics
-            ]
-        ),
-        deleted,
+    results = await context.changes.call(
+        lambda: [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[_delete_records(context, topic.name, part) for part in topic.partitions],
+            )
+            for topic in request.topics
+        ]
     )
+    context.quotas.freed()
+    return DeleteRecordsResponse(topics=results)
 
 
 def _delete_records(

@@ -1,4 +1,4 @@
-"""Segments as work for tasks: a large one for itself, small ones together."""
+"""Segments as work for tasks: a large segment alone, small ones together."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from cordwood import process
+from cordwood.config import load_broker_config
+from cordwood.disk import PosixFiles, files_of, join
 from cordwood.errors import DirectoryRefused
-from cordwood.spark.jobs.spreading import spread
-from cordwood.storage.files import join
-from cordwood.storage.posix_files import PosixFiles
+from cordwood.host import process
+from cordwood.spark.jobs.tasks import spread
 
 Work = TypeVar("Work")
 Result = TypeVar("Result")
-#: A task costs Spark some hundredths of a second, in which as many bytes could be read.
+#: The bytes that can be read in the time that starting a task takes, some hundredths of a second.
 TASK_BYTES_MIN = 32 << 20
 
 
@@ -26,16 +26,16 @@ def spread_segments(
     size: Callable[[Work], int],
     do: Callable[[PosixFiles, Work], Result],
 ) -> list[Result]:
-    """Return what *do* makes of each segment in *work*, in that order; *size* says how many bytes one has.
+    """Return the result of *do* for each segment in *work*, in order; *size* returns its bytes.
 
-    *path* is the data directory that all of them are in, absolute: a task's working directory is another.
+    *path* is the absolute path of their data directory: a task has another working directory.
 
     Raises:
         JobFailed: If a task cannot see the directory, or *do* raises there.
     """
 
     def task(numbered: Sequence[tuple[int, Work]]) -> list[tuple[int, Result]]:
-        files = PosixFiles()
+        files = files_of(path, load_broker_config()[0])
         if not files.is_directory(join(path, "meta")) and not files.is_directory(join(path, "topics")):
             raise DirectoryRefused(
                 f"host {process.host()} cannot see {path}, which the driver reads: put it where every "
@@ -48,9 +48,9 @@ def spread_segments(
 
 
 def _grouped(work: Sequence[Work], size: Callable[[Work], int]) -> list[list[tuple[int, Work]]]:
-    """Return the pieces with their numbers, in groups worth a task, the largest first.
+    """Return the pieces with their numbers, in groups that are large enough for a task, largest first.
 
-    What takes longest begins first, so that nobody waits for it alone at the end.
+    The longest work starts first, so that it does not run alone at the end.
     """
     groups: list[list[tuple[int, Work]]] = []
     room = 0

@@ -1,8 +1,8 @@
-"""A Parquet table that is replaced whole: whoever reads it finds the old one or the new one.
+"""A Parquet table that is replaced atomically: a reader finds the old one or the new one.
 
 ``latest`` is a symbolic link to ``.latest.<version>`` beside it. A new version is written and synced, then
-the link is replaced by one rename. The version before stays until the next one, for those who are reading it;
-what a job that died left behind goes then too.
+the link is replaced by one rename. The previous version stays until the next replacement, for its readers;
+leftovers of a failed job are removed at the same time.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _TIMESTAMP_TYPE = "spark.sql.parquet.outputTimestampType"
 
 
 def check_table(path: Path) -> None:
-    """Refuse a path that something else is at.
+    """Refuse a path where something else exists.
 
     Raises:
         CordwoodError: Says what to do.
     """
     if path.exists() and not path.is_symlink():
-        raise CordwoodError(f"{path} is there and is no table of this job: give another, or remove it")
+        raise CordwoodError(f"{path} exists and is not a table of this job: give another, or remove it")
     if not path.parent.is_dir():
         raise CordwoodError(f"there is no directory {path.parent} to put the table in")
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame | None:
-    """Return the rows of the version that the table has now, None if there is none yet."""
+    """Return the rows of the current version, None if there is none yet."""
     return spark.read.parquet(str(path.resolve())) if path.exists() else None
 
 
 def replace_table(rows: DataFrame, path: Path) -> None:
-    """Let the table at *path* be *rows*, all of them at once. Durable on return. One writer at a time."""
+    """Replace the table at *path* by *rows* atomically. Durable on return. One writer at a time."""
     name = f".{path.name}.{uuid.uuid4().hex[:12]}"
     version = path.parent / name
-    with _times_as_others_read_them(rows.sparkSession):
+    with _utc_timestamps(rows.sparkSession):
         rows.write.parquet(str(version))
     _sync(version)
     before = os.readlink(path) if path.is_symlink() else None
@@ -54,8 +54,8 @@ def replace_table(rows: DataFrame, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _times_as_others_read_them(spark: SparkSession) -> Iterator[None]:
-    """Let timestamps be Parquet's own in the block: Spark's default is one that says nothing of UTC."""
+def _utc_timestamps(spark: SparkSession) -> Iterator[None]:
+    """Write timestamps with Parquet's own type in the block: Spark's default does not mark them as UTC."""
     before = spark.conf.get(_TIMESTAMP_TYPE)
     spark.conf.set(_TIMESTAMP_TYPE, "TIMESTAMP_MICROS")
     try:
@@ -75,7 +75,7 @@ def _remove_versions(path: Path, kept: set[str | None]) -> None:
 
 
 def _is_version(path: Path, old: Path) -> bool:
-    """Return whether a name is one that `replace_table` gives."""
+    """Return whether a name was given by `replace_table`."""
     mark = old.name.removeprefix(f".{path.name}.").removesuffix(".link")
     return len(mark) == 12 and set(mark) <= set("0123456789abcdef")
 

@@ -1,30 +1,39 @@
-"""The topic that a job writes to: found, or made as the job needs it, wherever the log is."""
+"""The target topic of a job: found, or created as the job needs it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-import cordwood.embedded
 from cordwood.embedded import Log, open_when_free
-from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, TopicMismatch, UnknownTopic
-from cordwood.spark.carriers import LOCKED_SECONDS, Carrier, open_carrier
-from cordwood.spark.encoding import Destination
+from cordwood.embedded import open as open_log
+from cordwood.errors import (
+    CordwoodError,
+    DirectoryLocked,
+    DirectoryRefused,
+    TopicExists,
+    TopicMismatch,
+    UnknownTopic,
+)
+from cordwood.kafka_client import KafkaClient
+from cordwood.spark.client import with_certificates
 from cordwood.spark.jobs.log_place import LogPlace
-from cordwood.spark.options import Place
+from cordwood.spark.options import place_of
+from cordwood.spark.sink import LOCKED_SECONDS, Carrier, Destination, open_carrier
+from cordwood.storage.meta import local_path
 
-#: How long a broker may take to create a topic.
+#: The time limit in seconds for a broker to create a topic.
 SECONDS_MAX = 60.0
 
 
 def ensure_topic(
     place: LogPlace, topic: str, partitions: int | None, config: Mapping[str, str] | None = None
 ) -> Destination:
-    """Return the topic, created if it is missing: with as many partitions as the log gives unless told.
+    """Return the topic; create it if it is missing, with the log's default number of partitions unless given.
 
     Raises:
-        TopicMismatch: If it is there with another number of partitions.
+        TopicMismatch: If it exists with another number of partitions.
         CordwoodError: If it cannot be created.
     """
     found = find_topic(place, topic)
@@ -37,29 +46,44 @@ def ensure_topic(
     return found
 
 
+@contextlib.contextmanager
+def removed_unless_used(place: LogPlace, topic: str) -> Iterator[None]:
+    """Remove a topic that the block created if the block then fails, unless it has records."""
+    missing = find_topic(place, topic) is None
+    try:
+        yield
+    except BaseException:
+        if missing:
+            # The original failure is more important than a topic that stays.
+            with contextlib.suppress(CordwoodError), contextlib.closing(carrier_to(place)) as carrier:
+                if place.path is None or os.path.exists(place.path):
+                    carrier.remove_unused(topic)
+        raise
+
+
 def find_topic(place: LogPlace, topic: str) -> Destination | None:
-    """Return what must be known of a topic to write to it, None if there is none."""
+    """Return the data needed to write to a topic, None if there is no such topic."""
     with contextlib.closing(carrier_to(place)) as carrier:
         try:
             return carrier.destination(topic)
         except UnknownTopic:
             return None
         except DirectoryRefused:
-            # A directory that is not there yet is made with its first topic; any other is not ours to make.
+            # A missing directory is created with its first topic; other parents are not created.
             if place.path is None or os.path.exists(place.path):
                 raise
             return None
 
 
 def create_topic(place: LogPlace, topic: str, partitions: int | None, config: Mapping[str, str]) -> None:
-    """Create a topic, through the server that holds the directory if one does."""
+    """Create a topic, through the server that holds the directory, if there is one."""
     if place.path is None:
-        assert place.bootstrap is not None
-        _create_by_address({"bootstrap.servers": place.bootstrap, **place.client}, topic, partitions, config)
+        client = with_certificates(place_of(place.options(), writing=True).client)
+        _create_by_address(client, topic, partitions, config)
         return
-    path = place.path
+    path = local_path(place.path)
     try:
-        log: Log = open_when_free(lambda: cordwood.embedded.open(path), LOCKED_SECONDS)
+        log: Log = open_when_free(lambda: open_log(path), LOCKED_SECONDS)
     except DirectoryLocked as error:
         if error.address is None:
             raise
@@ -70,22 +94,13 @@ def create_topic(place: LogPlace, topic: str, partitions: int | None, config: Ma
 
 
 def carrier_to(place: LogPlace) -> Carrier:
-    """Return the way by which a sink reaches the log; closed by the caller."""
-    path = None if place.path is None else os.path.abspath(place.path)
-    return open_carrier(Place(path, {"bootstrap.servers": place.bootstrap or "", **place.client}, None))
+    """Return the carrier of a sink to the log; the caller closes it."""
+    return open_carrier(place_of(place.options(), writing=True))
 
 
 def _create_by_address(
     client: Mapping[str, str], topic: str, partitions: int | None, config: Mapping[str, str]
 ) -> None:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-
-    admin = AdminClient({"log_level": 0, **client})
-    wanted = NewTopic(topic, partitions or -1, -1, config=dict(config))
-    (made,) = admin.create_topics([wanted], request_timeout=SECONDS_MAX).values()
-    try:
-        made.result()
-    except KafkaException as error:
-        address = client["bootstrap.servers"]
-        raise CordwoodError(f"creating topic {topic} at {address} failed: {error.args[0].str()}") from None
+    with contextlib.closing(KafkaClient(client, SECONDS_MAX)) as broker:
+        if not broker.create(topic, partitions, config):
+            raise TopicExists(topic)

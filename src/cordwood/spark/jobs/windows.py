@@ -13,17 +13,17 @@ from pyspark.sql.types import IntegralType, NumericType, StringType, StructType,
 
 from cordwood.errors import ConfigError
 
-#: What a record has beside the fields of its value; a field of the same name comes first.
+#: The columns of a record besides the fields of its value; a field of the same name has precedence.
 _OF_THE_RECORD = ("key", "partition", "timestamp")
 _CORRUPT = "_cordwood_corrupt"
 
 
 @dataclass(frozen=True)
-class Windows:
-    """What is added up: *sums* and *averages* of fields, by *groups*, in windows of a *size* of *time*.
+class WindowedSums:
+    """The aggregates: *sums* and *averages* of fields by *groups*, in windows of *size* over *time*.
 
-    ``schema`` is that of the JSON values, as DDL. ``late`` is how much later than the newest a record may
-    come in a stream, and ``final`` whether only windows are shown that none can come for any more.
+    ``schema`` is that of the JSON values, as DDL. ``late`` is how late a record of a stream may arrive after
+    the newest one, and ``final`` whether only complete windows are returned.
     """
 
     size: str
@@ -38,15 +38,15 @@ class Windows:
 
     @property
     def names(self) -> list[str]:
-        """What tells one row of the result from another."""
+        """The columns that identify a row of the result."""
         return ["start", "end", *self.groups]
 
 
-def aggregate(records: DataFrame, windows: Windows) -> DataFrame:
+def aggregate(records: DataFrame, windows: WindowedSums) -> DataFrame:
     """Return a row for each window and group: start, end, the groups, count, ``sum_…``, ``avg_…``.
 
     Raises:
-        ConfigError: If a column is not there or cannot be added up; names it.
+        ConfigError: If a column is missing or not numeric; names it.
     """
     fields = _fields(records, windows)
     _check_columns(fields, windows)
@@ -64,15 +64,15 @@ def aggregate(records: DataFrame, windows: Windows) -> DataFrame:
     return summed.select("window.start", "window.end", *names)
 
 
-def as_records(rows: DataFrame, windows: Windows) -> DataFrame:
-    """Return rows of `aggregate` as records: which window and group it is as key, everything as value."""
+def as_records(rows: DataFrame, windows: WindowedSums) -> DataFrame:
+    """Return rows of `aggregate` as records: window and group as key, the whole row as value."""
     key = F.to_json(F.struct(*windows.names), {"ignoreNullFields": "false"})
     value = F.to_json(F.struct(*rows.columns), {"ignoreNullFields": "false"})
     return rows.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
 
 
-def _fields(records: DataFrame, windows: Windows) -> DataFrame:
-    """Return the fields of the values, and what the record says itself."""
+def _fields(records: DataFrame, windows: WindowedSums) -> DataFrame:
+    """Return the fields of the values and the columns of the record."""
     own: dict[str, Column] = {name: F.col(name) for name in _OF_THE_RECORD}
     own["key"] = F.col("key").cast("string")
     if windows.schema is None:
@@ -86,12 +86,12 @@ def _fields(records: DataFrame, windows: Windows) -> DataFrame:
     text = F.col("value").cast("string")
     settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = F.from_json(text, schema.add(_CORRUPT, StringType()), settings)
-    # A tombstone has no value to add up.
+    # A tombstone has no value to aggregate.
     read = records.where("value is not null").withColumn("fields", parsed)
     sound = F.col(f"fields.{_CORRUPT}").isNull()
     if not windows.skip_malformed:
         place = F.format_string(
-            "the value at offset %d of partition %d is no JSON of the schema", "offset", "partition"
+            "the value at offset %d of partition %d is not JSON of the schema", "offset", "partition"
         )
         sound = F.when(sound, F.lit(True)).otherwise(F.raise_error(place))
     names = [name for name in schema.fieldNames() if name != _CORRUPT]
@@ -99,7 +99,7 @@ def _fields(records: DataFrame, windows: Windows) -> DataFrame:
     return read.where(sound).select(*(F.col(f"fields.`{name}`").alias(name) for name in names), *left)
 
 
-def _check_columns(fields: DataFrame, windows: Windows) -> None:
+def _check_columns(fields: DataFrame, windows: WindowedSums) -> None:
     for name in (windows.time, *windows.groups, *windows.sums, *windows.averages):
         if name not in fields.columns:
             near = difflib.get_close_matches(name, fields.columns, 1)

@@ -1,0 +1,127 @@
+"""The requests that a group takes, the actions it returns, and its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+Token = object
+"""Identifies a request that is answered later. The group only returns it in its answer."""
+
+
+class GroupState(Enum):
+    """The state of a group; the values are the names that Kafka's tools show."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Refusal(Enum):
+    """Why a request of a member is refused."""
+
+    UNKNOWN_MEMBER = "no such member"
+    MEMBER_ID_REQUIRED = "join again with the id you were given"
+    ILLEGAL_GENERATION = "another generation"
+    REBALANCING = "the group is rebalancing"
+    INCONSISTENT_PROTOCOL = "no protocol in common with the group"
+    FENCED = "another member has taken over the instance id"
+    GROUP_FULL = "the group is full"
+    NOT_STORED = "the generation could not be stored"
+
+
+class Joined(NamedTuple):
+    """The answer to a join. Only the leader gets ``members``: (id, instance id, metadata)."""
+
+    refusal: Refusal | None = None
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    skip_assignment: bool = False
+
+
+class Synced(NamedTuple):
+    """The answer to a sync: the assignment of the member."""
+
+    refusal: Refusal | None = None
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+class GroupReply(NamedTuple):
+    """Answer the request behind *token*."""
+
+    token: Token
+    result: Joined | Synced
+
+
+class StoreState(NamedTuple):
+    """Store the group as it is now, then call `Group.stored`.
+
+    *token* is the join of a restarted static member, which is answered once its new id is stored.
+    """
+
+    generation: int
+    token: Token | None = None
+
+
+Action = GroupReply | StoreState
+
+
+class Protocol(NamedTuple):
+    """A way of assigning partitions that a member supports, and the member's metadata for it."""
+
+    name: str
+    metadata: bytes
+
+
+class JoinRequest(NamedTuple):
+    """A request of a member to join."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    id_required_first: bool = True
+    """Whether the member understands MEMBER_ID_REQUIRED, and joins again with the id it is given."""
+    knows_skip: bool = False
+    """Whether the member, as leader, understands that there is nothing to assign."""
+
+
+@dataclass(slots=True)
+class GroupMember:
+    """A member of the group."""
+
+    id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+    join: Token | None = None
+    sync: Token | None = None
+    #: The answer to a restarted static member, sent once its new id is stored.
+    replacing: GroupReply | None = None
+    expires_ms: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request of the member is not answered yet: it sends no heartbeats meanwhile."""
+        return self.join is not None or self.sync is not None
+
+    def metadata_for(self, protocol: str | None) -> bytes:
+        """Return the member's metadata for *protocol*."""
+        return next((each.metadata for each in self.protocols if each.name == protocol), b"")

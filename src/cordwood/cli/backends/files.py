@@ -1,0 +1,243 @@
+"""Commands on a data directory: read beside its writer, or written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from cordwood.broker import is_internal
+from cordwood.broker.groups import NAME as OFFSETS_TOPIC
+from cordwood.broker.groups import Committed, Coordinator, GroupLimits
+from cordwood.cli.backends.backend import (
+    Chunk,
+    GroupDescription,
+    GroupSummary,
+    MemberInfo,
+    PartitionSummary,
+    ProducedRow,
+    TopicDescription,
+    TopicSummary,
+    has_members,
+    unknown_group,
+)
+from cordwood.config import TOPIC_SETTINGS, text_of
+from cordwood.embedded import Log
+from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError
+from cordwood.host import SystemClock
+from cordwood.records import OffsetRange, Record, TopicPartition
+
+CHUNK_RECORDS = 500
+#: How often a follower looks for new records.
+FOLLOW_SECONDS = 0.05
+#: Rows go into one frame up to this size, or up to what the topic takes.
+FRAME_BYTES_MAX = 1 << 20
+#: More than a row's lengths and deltas, or a frame's header, can take.
+_OVERHEAD_BYTES = 64
+_NO_EPOCH = -1
+
+
+class FilesBackend:
+    """A data directory; see `Backend`."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicSummary]:
+        """Return the topics of the catalogue."""
+        return [
+            TopicSummary(name, self._log.entry(name).partitions, self._count(name), is_internal(name))
+            for name in self._log.topics
+        ]
+
+    def _count(self, topic: str) -> int | None:
+        try:
+            return sum(map(len, self.offsets(topic).values()))
+        except StorageError:
+            # One damaged topic must not hide the others; describing it says what is wrong.
+            return None
+
+    def describe(self, topic: str) -> TopicDescription:
+        """Return what catalogue and partitions say of a topic."""
+        entry, config = self._log.entry(topic), self._log.config_of(topic)
+        size = self._log.topic(topic).size
+        partitions = [
+            PartitionSummary(number, offsets.start, offsets.end, size(number))
+            for number, offsets in self.offsets(topic).items()
+        ]
+        settings = {
+            name: text_of(getattr(config, setting.attribute)) for name, setting in TOPIC_SETTINGS.items()
+        }
+        return TopicDescription(topic, entry.id, partitions, dict(entry.config), settings)
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """Return the offsets of each partition."""
+        entry = self._log.entry(topic)
+        found = self._log.topic(topic)
+        return {number: found.offsets(number) for number in range(entry.partitions)}
+
+    def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
+        """Return the offset of the first record at or after a time."""
+        return self._log.topic(topic).offset_at(timestamp, partition)
+
+    def create(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
+        """Create a topic."""
+        return self._log.create_topic(topic, partitions, config).partitions
+
+    def alter(
+        self, topic: str, partitions: int | None, config: Mapping[str, str], unset: Sequence[str]
+    ) -> None:
+        """Change a topic."""
+        own = {**self._log.entry(topic).config, **config}
+        kept = {name: value for name, value in own.items() if name not in unset}
+        self._log.alter_topic(topic, partitions=partitions, config=kept if config or unset else None)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic; a later one of its name must not begin where groups stood in this one."""
+        self._log.delete_topic(topic)
+        coordinator = self._coordinator()
+        rows = [
+            row
+            for group, places in coordinator.offsets_of_topic(topic).items()
+            for row in coordinator.rows_to_drop(group, places)
+        ]
+        self._store(rows)
+
+    # --- records ----------------------------------------------------------------------------------
+
+    def append(self, topic: str, rows: Sequence[ProducedRow], partition: int | None) -> int:
+        """Append with one sync a partition."""
+        found, size = self._log.topic(topic), 0
+        limit = min(self._log.config_of(topic).max_message_bytes, FRAME_BYTES_MAX)
+        frame: list[ProducedRow] = []
+        for row in rows:
+            size += _size(row)
+            if frame and size > limit:
+                found.append_many(frame, partition=partition)
+                frame, size = [], _size(row)
+            frame.append(row)
+        found.append_many(frame, partition=partition)
+        return len(rows)
+
+    def flush(self) -> None:
+        """Do nothing: an append that returned is stored as the topic's sync policy says."""
+
+    def read(self, topic: str, starts: Mapping[int, int], *, to_end: bool) -> Iterator[Chunk]:
+        """Yield records, partition after partition."""
+        found, positions = self._log.topic(topic), dict(starts)
+        while True:
+            came = False
+            for number in positions:
+                for chunk in _chunks(number, found.read(number, positions[number])):
+                    yield chunk
+                    positions[number] = chunk[-1][1].offset + 1
+                    came = True
+            if to_end:
+                return
+            if not came:
+                yield []
+                time.sleep(FOLLOW_SECONDS)
+
+    def read_group(self, topic: str, group: str, *, from_beginning: bool, to_end: bool) -> Iterator[Chunk]:
+        """Yield records to the end: as long as we hold the directory, nobody else appends."""
+        self._check_no_members(group)
+        committed = self._coordinator().offsets(group)
+        starts = {}
+        for number, offsets in self.offsets(topic).items():
+            place = committed.get((topic, number))
+            starts[number] = offsets.start if from_beginning else offsets.end
+            if place is not None:
+                if not offsets.start <= place.offset <= offsets.end:
+                    error = OffsetOutOfRange(place.offset, offsets.start, offsets.end)
+                    raise CordwoodError(
+                        f"group {group} in partition {number} of topic {topic}: {error}; "
+                        "cordwood group reset moves it"
+                    ) from error
+                starts[number] = place.offset
+        return self.read(topic, starts, to_end=True)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def _coordinator(self) -> Coordinator:
+        """Return the groups as they were last stored."""
+        coordinator = Coordinator(GroupLimits(), str)
+        if OFFSETS_TOPIC in self._log.topics:
+            topic = self._log.topic(OFFSETS_TOPIC)
+            for number in range(topic.partitions):
+                rows = ((r.key, r.value) for r in topic.read(number) if r.key is not None)
+                coordinator.load(rows, SystemClock().now_ms())
+        return coordinator
+
+    def groups(self) -> list[GroupSummary]:
+        """Return the groups of the internal topic."""
+        coordinator = self._coordinator()
+        return [GroupSummary(name, _state(coordinator, name)) for name in sorted(coordinator.groups())]
+
+    def group(self, name: str) -> GroupDescription:
+        """Return what the internal topic says of a group."""
+        coordinator = self._coordinator()
+        found = coordinator.find(name)
+        if found is None:
+            raise unknown_group(name)
+        members = [
+            MemberInfo(member.id, member.client_id, member.client_host) for member in found.members.values()
+        ]
+        offsets = {place: committed.offset for place, committed in coordinator.offsets(name).items()}
+        return GroupDescription(name, found.state.value, members, offsets)
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store where a group stands, as the server would."""
+        self._check_no_members(group)
+        now_ms = SystemClock().now_ms()
+        committed = {place: Committed(offset, _NO_EPOCH, "", now_ms) for place, offset in offsets.items()}
+        self._store(self._coordinator().rows_to_commit(group, committed))
+
+    def delete_group(self, name: str) -> None:
+        """Take back all that is stored of a group."""
+        self.group(name)
+        self._check_no_members(name)
+        self._store(self._coordinator().rows_to_delete(name))
+
+    def _check_no_members(self, group: str) -> None:
+        found = self._coordinator().find(group)
+        if found is not None and found.members:
+            raise has_members(group, len(found.members))
+
+    def _store(self, rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+        if rows:
+            self._log.offsets_topic().append_many(rows, partition=0)
+
+    def close(self) -> None:
+        """Flush, sync and close."""
+        self._log.close()
+
+
+def _state(coordinator: Coordinator, name: str) -> str:
+    found = coordinator.find(name)
+    assert found is not None
+    return found.state.value
+
+
+def _size(row: ProducedRow) -> int:
+    """Return what a row takes in a frame, at most."""
+    key, value, headers = row
+    named = sum(len(name) * 4 + len(content or b"") + _OVERHEAD_BYTES for name, content in headers)
+    return len(key or b"") + len(value or b"") + named + 2 * _OVERHEAD_BYTES
+
+
+def _chunks(partition: int, records: Iterator[Record]) -> Iterator[Chunk]:
+    chunk: list[tuple[int, Record]] = []
+    try:
+        for record in records:
+            chunk.append((partition, record))
+            if len(chunk) == CHUNK_RECORDS:
+                yield chunk
+                chunk = []
+    except CordwoodError:
+        # What is sound comes out before what is not.
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk

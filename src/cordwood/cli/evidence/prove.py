@@ -1,0 +1,38 @@
+"""``cordwood prove``: a small document that shows to anyone that a record is in the log."""
+
+from __future__ import annotations
+
+import click
+
+import cordwood
+from cordwood.cli.backends import data_option
+from cordwood.cli.evidence.evidence import checked_directory, refuting, write_private
+from cordwood.wording import bytes_text
+
+
+@click.command()
+@click.argument("offset", type=click.IntRange(0))
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option(
+    "-p", "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
+)
+@click.option("--to", metavar="FILE", help="Write the proof there instead of printing it.")
+@data_option
+def prove(offset: int, topic: str, partition: int, to: str | None, data: str | None) -> None:
+    """Prove that the record at OFFSET is what was first appended there.
+
+    The proof is one JSON document: the frame with the record, its path in the tree, and the newest signed
+    checkpoint. Anyone with the verifier key checks it with cordwood verify-proof, or without Cordwood. Of a
+    topic in the shared log the frame and the checkpoint are those of the shared log.
+
+    Example: cordwood prove -t orders 17 --to proof.json
+    """
+    with checked_directory(data) as path, refuting():
+        document = cordwood.prove(path, topic, offset, partition=partition).document()
+    if to is None:
+        click.echo(document, nl=False)
+        return
+    write_private(to, document)
+    click.echo(
+        f"{to}: proves offset {offset} of partition {partition} of {topic} in {bytes_text(len(document))}"
+    )

@@ -1,0 +1,63 @@
+"""``cordwood verify-proof``: check a proof with nothing but a key."""
+
+from __future__ import annotations
+
+import click
+
+import cordwood
+from cordwood.cli.backends import json_option
+from cordwood.cli.evidence.evidence import key_option, refuting
+from cordwood.cli.output import print_json
+from cordwood.errors import InvalidSetting
+from cordwood.integrity import VerifierKey
+
+
+@click.command("verify-proof")
+@click.argument("file", metavar="FILE")
+@key_option
+@click.option("-t", "--topic", metavar="TOPIC", help="The record must be of this topic.")
+@json_option
+def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) -> None:
+    """Check that FILE proves what it says, with the key that is pinned and no data directory.
+
+    Of a record in the shared log the frame names the topic by a hash, which only --topic can be held against.
+
+    Exit status: 0 proven, 4 not, and why.
+
+    Example: cordwood verify-proof proof.json --key orders.pub
+    """
+    with open(file, "rb") as opened:
+        document = opened.read()
+    try:
+        with refuting():
+            proven = cordwood.verify_proof(document, key, topic=topic)
+    except InvalidSetting as error:
+        raise click.BadParameter(f"{error}.") from None
+    checkpoint, record, owner = proven.checkpoint, proven.record, proven.owner
+    if as_json:
+        print_json(
+            {
+                "origin": checkpoint.origin,
+                **({} if owner is None else {"owner": str(owner)}),
+                "offset": proven.offset,
+                "leaf": proven.leaf,
+                "size": checkpoint.size,
+                "timestamp": None if record is None else record.timestamp,
+                "key_bytes": None if record is None or record.key is None else len(record.key),
+                "value_bytes": None if record is None or record.value is None else len(record.value),
+            }
+        )
+        return
+    what = "a frame without that record" if record is None else _described(record)
+    whose = "" if owner is None else f" of {owner}"
+    click.echo(
+        f"{checkpoint.origin}: proven: "
+        f"offset {proven.offset}{whose} is in leaf {proven.leaf} of {checkpoint.size:,}: {what}"
+    )
+
+
+def _described(record: cordwood.Record) -> str:
+    def size(data: bytes | None) -> str:
+        return "none" if data is None else f"{len(data):,} bytes"
+
+    return f"timestamp {record.timestamp}, key {size(record.key)}, value {size(record.value)}"

@@ -1,0 +1,1 @@
+"""Commands of operators: serve, topic, group, top, doctor."""

@@ -1,0 +1,136 @@
+"""``cordwood topic``: create, list, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+import msgspec
+
+from cordwood.cli.backends import CommandTarget, json_option, pairs, place_options
+from cordwood.cli.output import print_json, print_table
+from cordwood.errors import UnknownTopic
+from cordwood.wording import counted
+
+_partitions_option = click.option(
+    "--partitions", metavar="N", type=click.IntRange(1), help="How many partitions."
+)
+_config_option = click.option(
+    "--config",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=pairs("KEY=VALUE, as retention.ms=3600000"),
+    help="A setting of the topic, under Kafka's name.",
+)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter and delete topics.
+
+    Example: cordwood topic create orders --partitions 3
+    """
+
+
+@topic.command()
+@click.argument("name")
+@_partitions_option
+@_config_option
+@place_options
+def create(name: str, partitions: int | None, config: Mapping[str, str], place: CommandTarget) -> None:
+    """Create a topic, and the data directory if there is none.
+
+    Example: cordwood topic create orders --partitions 3 --config segment.bytes=67108864
+    """
+    with place.writing(create=True) as backend:
+        count = backend.create(name, partitions, config)
+    click.echo(f"created topic {name} with {counted(count, 'partition')}")
+
+
+@topic.command(name="list")
+@click.option("--internal", is_flag=True, help="Also those that the broker keeps for itself.")
+@json_option
+@place_options
+def list_(internal: bool, as_json: bool, place: CommandTarget) -> None:
+    """List the topics there are.
+
+    Example: cordwood topic list --json
+    """
+    with place.reading() as backend:
+        found = [each for each in backend.topics() if internal or not each.internal]
+    if as_json:
+        print_json(found)
+        return
+    rows = [(each.name, each.partitions, _offsets(each.offsets)) for each in found]
+    print_table(("topic", "partitions", "offsets"), rows)
+
+
+def _offsets(count: int | None) -> int | str:
+    return "damaged" if count is None else count
+
+
+@topic.command()
+@click.argument("name")
+@json_option
+@place_options
+def describe(name: str, as_json: bool, place: CommandTarget) -> None:
+    """Show where each partition of a topic stands, and its settings.
+
+    Example: cordwood topic describe orders
+    """
+    with place.reading() as backend:
+        found = backend.describe(name)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    click.echo(f"topic {found.name}, id {found.id or 'not known'}")
+    rows = [
+        (each.partition, each.log_start_offset, each.high_watermark, each.bytes) for each in found.partitions
+    ]
+    print_table(("partition", "log start offset", "high watermark", "bytes"), rows)
+    settings = [
+        (key, value, "topic" if key in found.own else "default") for key, value in found.settings.items()
+    ]
+    print_table(("setting", "value", "from"), settings)
+
+
+@topic.command()
+@click.argument("name")
+@_partitions_option
+@_config_option
+@click.option("--unset", metavar="KEY", multiple=True, help="Take a setting of the topic back.")
+@place_options
+def alter(
+    name: str, partitions: int | None, config: Mapping[str, str], unset: tuple[str, ...], place: CommandTarget
+) -> None:
+    """Give a topic more partitions or other settings.
+
+    Keys go to other partitions once there are more of them; what is stored stays where it is.
+
+    Example: cordwood topic alter orders --partitions 6 --config cordwood.sync=ms:100
+    """
+    if partitions is None and not config and not unset:
+        raise click.UsageError("nothing to alter: give --partitions, --config or --unset.")
+    with place.writing() as backend:
+        backend.alter(name, partitions, config, unset)
+    click.echo(f"altered topic {name}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@place_options
+def delete(name: str, dry_run: bool, place: CommandTarget) -> None:
+    """Delete a topic and everything in it.
+
+    Example: cordwood topic delete orders --dry-run
+    """
+    with place.reading() if dry_run else place.writing() as backend:
+        summary = next((each for each in backend.topics() if each.name == name), None)
+        if summary is None:
+            raise UnknownTopic.named(name)
+        if not dry_run:
+            backend.delete(name)
+    amount = "damaged records" if summary.offsets is None else counted(summary.offsets, "offset")
+    verb = "would delete" if dry_run else "deleted"
+    click.echo(f"{verb} topic {name}: {amount} in {counted(summary.partitions, 'partition')}")

@@ -1,0 +1,106 @@
+"""``cordwood consume``: print the records of a topic."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+
+import click
+
+from cordwood.cli.backends import Chunk, CommandTarget, place_options
+from cordwood.cli.records.offsets import BEGINNING, END, Start, chosen, parse_start, starts
+from cordwood.cli.records.rendering import Render, formatter, json_lines, parse_format
+
+
+@click.command()
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition; all by default.")
+@click.option(
+    "-o",
+    "--offset",
+    metavar="OFFSET",
+    callback=parse_start,
+    default="beginning",
+    help="Where to begin: beginning (the default), end, N, -N for the last N, s@MS for a time.",
+)
+@click.option(
+    "-e", "--exit", "to_end", is_flag=True, help="End at the last record instead of waiting for more."
+)
+@click.option("-c", "--count", metavar="N", type=click.IntRange(1), help="End after N records.")
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    callback=parse_format,
+    default="%s\\n",
+    help="What to print: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers, "
+    "%K and %S lengths, %%, \\n, \\t, \\xHH [%s\\n].",
+)
+@click.option("-J", "as_json", is_flag=True, help="Print each record as a JSON object.")
+@click.option(
+    "-G", "--group", metavar="GROUP", help="Go on where this group stands, and commit what was printed."
+)
+@click.option("-Z", "null", is_flag=True, help="Print NULL for a key or value that is not there.")
+@place_options
+def consume(
+    topic: str,
+    partition: int | None,
+    offset: Start,
+    to_end: bool,
+    count: int | None,
+    format_: str,
+    as_json: bool,
+    group: str | None,
+    null: bool,
+    place: CommandTarget,
+) -> None:
+    r"""Print the records of a topic, with kcat's flags.
+
+    On files it reads beside a live server. With -G it needs the directory exclusively, or uses the
+    server that has it; without a server it ends at the last record.
+
+    Example: cordwood consume -t orders -e -f '%p:%o %k=%s\n'
+    """
+    render = json_lines(topic) if as_json else formatter(topic, format_, null=b"NULL" if null else b"")
+    with contextlib.ExitStack() as stack:
+        if not to_end:
+            # Ctrl-C ends following.
+            stack.enter_context(contextlib.suppress(KeyboardInterrupt))
+        if group is None:
+            backend = stack.enter_context(place.reading())
+            begin = starts(backend, topic, chosen(backend, topic, partition), offset)
+            _print(backend.read(topic, begin, to_end=to_end), render, count, {})
+            return
+        if partition is not None or offset not in (BEGINNING, END):
+            raise click.UsageError(
+                "with -G the group decides: no -p, and -o is beginning or end for a new group."
+            )
+        backend = stack.enter_context(place.writing())
+        chunks = backend.read_group(topic, group, from_beginning=offset == BEGINNING, to_end=to_end)
+        printed: dict[int, int] = {}
+        try:
+            _print(chunks, render, count, printed)
+        finally:
+            if printed:
+                backend.commit(group, {(topic, number): position for number, position in printed.items()})
+
+
+def _print(chunks: Iterable[Chunk], render: Render, count: int | None, printed: dict[int, int]) -> None:
+    """Print records, at most *count*, and store the offsets after them in *printed*."""
+    out = sys.stdout.buffer
+    left = count
+    for chunk in chunks:
+        wanted = chunk if left is None else chunk[:left]
+        rest = memoryview(b"".join(render(number, record) for number, record in wanted))
+        while rest:
+            # Under PYTHONUNBUFFERED a write may be short.
+            rest = rest[out.write(rest) :]
+        # Flush before the record counts as printed, and before waiting for more.
+        out.flush()
+        printed.update((number, record.offset + 1) for number, record in wanted)
+        if left is not None:
+            left -= len(wanted)
+            if not left:
+                return

@@ -1,0 +1,46 @@
+"""What Kafka's broker can be told that Cordwood does not apply.
+
+A ``server.properties`` written for Kafka (3.x and 4.x) loads with a warning for each of these. Families
+whose members are open or many are listed by prefix; the rest by name, so that a typo in one is still found.
+"""
+
+from __future__ import annotations
+
+_PREFIXES = """
+    config.providers controller. delegation.token. group.consumer. group.coordinator. group.share.
+    group.streams. kafka.metrics. listener.name. log.cleaner. metadata. metric. metrics. password.encoder.
+    quota. remote. replica. replication. rlmm.config. rsm.config. sasl. security. share. ssl. telemetry.
+    transaction. zookeeper.
+"""
+_NAMES = """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    advertised.port allow.everyone.if.no.acl.found alter.config.policy.class.name
+    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
+    authorizer.class.name auto.include.jmx.reporter auto.leader.rebalance.enable background.threads
+    broker.heartbeat.interval.ms broker.id.generation.enable broker.rack broker.session.timeout.ms
+    client.quota.callback.class connection.failed.authentication.delay.ms connections.max.reauth.ms
+    control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
+    controlled.shutdown.retry.backoff.ms cordoned.log.dirs create.topic.policy.class.name
+    default.replication.factor delete.records.purgatory.purge.interval.requests early.start.listeners
+    eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+    follower.replication.throttled.rate follower.replication.throttled.replicas host.name
+    initial.broker.registration.timeout.ms inter.broker.listener.name inter.broker.protocol.version
+    leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage
+    leader.replication.throttled.rate leader.replication.throttled.replicas listener.security.protocol.map
+    log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
+    log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms
+    log.message.downconversion.enable log.message.format.version log.message.timestamp.difference.max.ms
+    max.connection.creation.rate max.connections.per.ip max.connections.per.ip.overrides
+    max.request.partition.size.limit num.io.threads
+    num.network.threads num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
+    num.replica.fetchers offsets.commit.required.acks offsets.commit.timeout.ms offsets.load.buffer.size
+    offsets.retention.check.interval.ms offsets.topic.compression.codec offsets.topic.num.partitions
+    offsets.topic.replication.factor offsets.topic.segment.bytes port principal.builder.class process.roles
+    producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests queued.max.requests
+    request.timeout.ms reserved.broker.max.id server.max.startup.time.ms socket.listen.backlog.size
+    socket.receive.buffer.bytes socket.send.buffer.bytes super.users transactional.id.expiration.ms
+    unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
+"""
+
+PREFIXES = tuple(_PREFIXES.split())
+NAMES = frozenset(_NAMES.split())

@@ -1,0 +1,238 @@
+"""Typed configuration under Kafka's names; the only reader of the environment.
+
+Each setting is declared once, as a field of :class:`TopicConfig` or :class:`BrokerConfig`. The
+declaration holds its name, default, accepted values and sentence, and everything else follows from it:
+the typed attribute, parsing, validation, the broker-wide default and the reference table.
+
+A topic's value is the first there is of: the topic's own setting, the broker's setting (where
+``segment.bytes`` is called ``log.segment.bytes``, as in Kafka), the default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from cordwood import tenancy
+from cordwood.config import kafka as kafka_settings
+from cordwood.config.broker import (
+    BROKER_SETTINGS,
+    FAMILIES,
+    LISTENER_ORG,
+    ORG_FAMILIES,
+    BrokerConfig,
+    Family,
+    OrgQuota,
+)
+from cordwood.config.kinds import text_of
+from cordwood.config.setting import Setting
+from cordwood.config.topic import (
+    CREATION_SETTINGS,
+    FIXED_SETTINGS,
+    SHARED_FORMAT,
+    TOPIC_SETTINGS,
+    RecordFormat,
+    Storage,
+    TimestampType,
+    TopicConfig,
+)
+from cordwood.errors import InvalidSetting, UnknownSetting
+
+__all__ = [
+    "BROKER_NAMES",
+    "BROKER_SETTINGS",
+    "CREATION_SETTINGS",
+    "FAMILIES",
+    "FIXED_SETTINGS",
+    "SHARED_FORMAT",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "Family",
+    "OrgQuota",
+    "RecordFormat",
+    "Setting",
+    "Storage",
+    "TimestampType",
+    "TopicConfig",
+    "family_table",
+    "load_broker_config",
+    "nearest",
+    "reference_table",
+    "topic_config",
+]
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+#: Every name that a broker's properties may have, families aside, and the setting that it is of.
+BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
+_TOPIC_DEFAULTS = TopicConfig()
+
+
+# Loading
+
+
+def load_broker_config(
+    properties: Mapping[str, str] = _NOTHING,
+    overrides: Mapping[str, str] = _NOTHING,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[BrokerConfig, list[str]]:
+    """Return the broker's configuration and one sentence for each property that has no effect.
+
+    *overrides* win over *properties*, also under another name of the same setting; *environment* is
+    asked only where both say nothing, and an empty variable says nothing.
+
+    Raises:
+        UnknownSetting: For a name that neither Cordwood nor Kafka knows.
+        InvalidSetting: For a value its setting does not take.
+    """
+    warnings = []
+    for name in {**properties, **overrides}:
+        if name in BROKER_NAMES or any(family.variable_in(name) is not None for family in FAMILIES):
+            continue
+        if name not in kafka_settings.NAMES and not name.startswith(kafka_settings.PREFIXES):
+            if name in TOPIC_SETTINGS:
+                raise UnknownSetting(name, next(iter(TOPIC_SETTINGS[name].broker_kinds), None))
+            raise UnknownSetting(name, nearest(name, {*BROKER_NAMES, *kafka_settings.NAMES}))
+        warnings.append(f"{name} is a setting of Kafka that Cordwood does not apply.")
+
+    values: dict[str, dict[str, Any]] = {"topic": {}, "broker": {}}
+    explicit = set()
+    for setting in (*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()):
+        given = _given(setting, overrides, properties, environment)
+        if given:
+            (name, text), *ignored = given
+            warnings += [f"{other} is ignored because {name} is set." for other, _ in ignored]
+            if not _is_honoured(setting, text, name):
+                warnings.append(f"{name}={text} has no effect: expected {setting.kind.expected}.")
+                continue
+            level = "topic" if setting.name in TOPIC_SETTINGS else "broker"
+            values[level][setting.attribute] = setting.parse(text, name)
+            explicit.add(name)
+    defaults = TopicConfig(**values["topic"])
+    if defaults.format != _TOPIC_DEFAULTS.format:
+        # A topic that does not say so itself could not be read again once the default is another one.
+        raise InvalidSetting("cordwood.format", defaults.format, "batch: others are set for a topic")
+    families = {name: text for name, text in {**properties, **overrides}.items() if name not in BROKER_NAMES}
+    config = BrokerConfig(
+        **values["broker"],
+        topic_defaults=defaults,
+        explicit=frozenset(explicit),
+        listener_orgs=_listener_orgs(families),
+        org_quotas=_org_quotas(families),
+    )
+    orgs = {config.org_of(endpoint.name) for endpoint in config.listeners.each}
+    warnings += [
+        f"The quotas of org {org} have no effect: no listener is of it."
+        for org in config.org_quotas
+        if org not in orgs
+    ]
+    return config, warnings
+
+
+def _is_honoured(setting: Setting, text: str, name: str) -> bool:
+    """Return False for a value that Kafka takes and that has no meaning here; raises nothing."""
+    try:
+        setting.parse(text, name)
+    except InvalidSetting:
+        if setting.kafka_kind is None:
+            return True
+        with contextlib.suppress(ValueError):
+            setting.kafka_kind.parse(text.strip())
+            return False
+    return True
+
+
+def _listener_orgs(given: Mapping[str, str]) -> Mapping[str, int]:
+    named = [(LISTENER_ORG.variable_in(name), name, text) for name, text in given.items()]
+    found = {listener: LISTENER_ORG.parse(text, name) for listener, name, text in named if listener}
+    return MappingProxyType(found)
+
+
+def _org_quotas(given: Mapping[str, str]) -> Mapping[int, OrgQuota]:
+    found: dict[int, OrgQuota] = {}
+    for name, text in given.items():
+        for attribute, family in ORG_FAMILIES.items():
+            number = family.variable_in(name)
+            if number is not None:
+                try:
+                    org = tenancy.parse_org(number)
+                except ValueError:
+                    raise InvalidSetting(
+                        name, text, f"<org> in its name to be {LISTENER_ORG.kind.expected}"
+                    ) from None
+                found[org] = found.get(org, OrgQuota())._replace(**{attribute: family.parse(text, name)})
+    return MappingProxyType(found)
+
+
+def _given(
+    setting: Setting,
+    overrides: Mapping[str, str],
+    properties: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> list[tuple[str, str]]:
+    """Return each name and text for *setting* in the first source that has any; the first of them counts."""
+    for layer in (overrides, properties):
+        given = [(name, layer[name]) for name in setting.broker_kinds if name in layer]
+        if given:
+            return given
+    variable = environment.get(setting.environment) if setting.environment else None
+    return [(setting.environment, variable)] if variable else []
+
+
+def topic_config(overrides: Mapping[str, str] = _NOTHING, broker: BrokerConfig | None = None) -> TopicConfig:
+    """Return the configuration of a topic with these settings of its own, on this broker.
+
+    Raises:
+        UnknownSetting: For a name that is no setting of a topic.
+        InvalidSetting: For a value its setting does not take.
+    """
+    defaults = broker.topic_defaults if broker else _TOPIC_DEFAULTS
+    if not overrides and not defaults.explicit and defaults.storage == _TOPIC_DEFAULTS.storage:
+        return defaults
+    return _topic_config(defaults, tuple(overrides.items()))
+
+
+# Kept, so that topics that set the same few things, as most of 100,000 do, share one configuration.
+@functools.lru_cache(maxsize=1024)
+def _topic_config(defaults: TopicConfig, overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+    values: dict[str, Any] = {
+        TOPIC_SETTINGS[name].attribute: TOPIC_SETTINGS[name].default for name in CREATION_SETTINGS
+    }
+    for name, text in overrides:
+        if name not in TOPIC_SETTINGS:
+            meant = BROKER_NAMES[name].name if name in BROKER_NAMES else None
+            raise UnknownSetting(name, meant if meant in TOPIC_SETTINGS else nearest(name, TOPIC_SETTINGS))
+        values[TOPIC_SETTINGS[name].attribute] = TOPIC_SETTINGS[name].parse(text)
+    return dataclasses.replace(defaults, **values, explicit=frozenset(name for name, _ in overrides))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the one of *known* that *name* was probably meant to be, None if none is near."""
+    # Strict, since many names share their last word: segment.ms is no help to who wrote retention.ms.
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None)
+
+
+def reference_table(settings: Iterable[Setting]) -> str:
+    """Return the Markdown table that documents *settings*."""
+    rows = ["| Name | Default | Takes | In server.properties | Meaning |", "|---|---|---|---|---|"]
+    for setting in settings:
+        names = ", ".join(f"`{name}`" for name in setting.broker_kinds) or "topics only"
+        names += f"; `{setting.environment}` in the environment" if setting.environment else ""
+        rows.append(
+            f"| `{setting.name}` | `{text_of(setting.default)}` | {setting.kind.expected} "
+            f"| {names} | {setting.sentence} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def family_table(families: Iterable[Family]) -> str:
+    """Return the Markdown table that documents *families*."""
+    rows = ["| Name | Takes | Meaning |", "|---|---|---|"]
+    rows += [f"| `{each.pattern}` | {each.kind.expected} | {each.sentence} |" for each in families]
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,64 @@
+"""The one seam to the operating system: files and their contract, stores, marks, checksummed JSON."""
+
+from cordwood.disk.checked_json import read_metadata, write_metadata
+from cordwood.disk.choosing import files_of
+from cordwood.disk.files import (
+    DISK_FULL,
+    PASSING,
+    Buffer,
+    File,
+    Files,
+    Lock,
+    Mode,
+    SyncFailed,
+    join,
+    os_error,
+    parent,
+    read_file,
+    remove_tree,
+    write_all,
+    write_atomically,
+)
+from cordwood.disk.mark import SIZE, Mark, MarkFile, encode_slot, read_marks, read_published
+from cordwood.disk.memory import MemoryFiles
+from cordwood.disk.posix import BY_UMASK, GROUP, PosixFiles, is_locked
+from cordwood.disk.reserve import RESERVE_BYTES, Reserve
+from cordwood.disk.store import Store, as_storage_error
+from cordwood.disk.watched import WatchedFiles
+
+__all__ = [
+    "BY_UMASK",
+    "DISK_FULL",
+    "GROUP",
+    "PASSING",
+    "RESERVE_BYTES",
+    "SIZE",
+    "Buffer",
+    "File",
+    "Files",
+    "Lock",
+    "Mark",
+    "MarkFile",
+    "MemoryFiles",
+    "Mode",
+    "PosixFiles",
+    "Reserve",
+    "Store",
+    "SyncFailed",
+    "WatchedFiles",
+    "as_storage_error",
+    "encode_slot",
+    "files_of",
+    "is_locked",
+    "join",
+    "os_error",
+    "parent",
+    "read_file",
+    "read_marks",
+    "read_metadata",
+    "read_published",
+    "remove_tree",
+    "write_all",
+    "write_atomically",
+    "write_metadata",
+]

@@ -1,0 +1,110 @@
+"""`open` a data directory, or wait until another process has closed it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from cordwood.config import BrokerConfig, SyncPolicy, load_broker_config
+from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, PosixFiles, as_storage_error, files_of
+from cordwood.embedded.log import Log
+from cordwood.errors import (
+    DirectoryLocked,
+    InvalidSetting,
+)
+from cordwood.host import Clock, SystemClock
+from cordwood.storage.directory import DataDirectory, Opening
+from cordwood.storage.meta import local_path
+from cordwood.storage.readonly import ReadOnlyDirectory
+
+#: How often a directory that another process writes is looked at.
+LOCK_POLL_SECONDS = 0.02
+Result = TypeVar("Result")
+
+
+def open(  # noqa: A001 - the library is used as cordwood.open
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    sync: str | None = None,
+    create: bool = True,
+    files: Files | None = None,
+    clock: Clock | None = None,
+) -> Log:
+    """Open the data directory at *path*, or a log in memory with ``":memory:"``.
+
+    *sync* says when an append is durable, for topics that do not say it themselves: ``each`` (on return,
+    the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. With *read_only* nothing is
+    locked or changed, and it works beside a live writer. *create* makes a directory that is not there.
+
+    Raises:
+        DirectoryLocked: If another process writes it; says which.
+        DirectoryRefused: If it is not a data directory, or one of a newer version.
+        MetadataDamaged: If what says which topics there are cannot be read; it is never taken for empty.
+        ResourcesExhausted: If there are no file handles or threads left.
+    """
+    config = _config_of(sync)
+    if files is None:
+        memory = os.fspath(path) == ":memory:"
+        files = MemoryFiles() if memory else files_of(os.path.abspath(local_path(os.fspath(path))), config)
+    data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(local_path(os.fspath(path)))
+    # A map goes through the page cache, which direct I/O is there to leave alone.
+    mapped = config.io != "direct"
+    if read_only:
+        return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)))
+    opening = Opening(
+        files,
+        data,
+        config,
+        create=create,
+        mapped=mapped,
+        reserve_bytes=RESERVE_BYTES if isinstance(files, PosixFiles) else 0,
+        clock=clock or SystemClock(),
+    )
+    log = Log(owned=_opened(lambda: DataDirectory(opening)))
+    if isinstance(files, PosixFiles) and clock is None:
+        # A caller that brings files or a clock decides itself when each step is done.
+        try:
+            log._follow_always()
+        except BaseException:
+            log.close()
+            raise
+    return log
+
+
+def _opened(make: Callable[[], Result]) -> Result:
+    """Return what *make* opens; what the operating system refuses becomes an error of ours."""
+    try:
+        return make()
+    except OSError as error:
+        raise as_storage_error(error, "opening the data directory") from error
+
+
+def open_when_free(make: Callable[[], Result], seconds: float) -> Result:
+    """Return what *make* opens, after waiting up to *seconds* for a writer that is soon done.
+
+    Raises:
+        DirectoryLocked: If it is not, or listens somewhere: then whatever is wanted can be had there.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return make()
+        except DirectoryLocked as error:
+            if error.address is not None or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOCK_POLL_SECONDS)
+
+
+def _config_of(sync: str | None) -> BrokerConfig:
+    config, _ = load_broker_config()
+    if sync is None:
+        return config
+    try:
+        policy = SyncPolicy.parse(sync)
+    except ValueError:
+        raise InvalidSetting("sync", sync, "each, every:N, ms:T or never") from None
+    return replace(config, topic_defaults=replace(config.topic_defaults, sync=policy))

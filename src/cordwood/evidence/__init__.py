@@ -1,0 +1,43 @@
+"""Evidence as library calls: checkpoints, proofs of records, and proofs that a log only grew.
+
+A checkpoint is a signed note about one partition: how many leaves its Merkle tree has, and the root. `prove`
+shows that a record is in that tree, `prove_consistency` that a later tree begins with an earlier one.
+"""
+
+from cordwood.evidence.checking import ProvenRecord, frame_offsets, verify_proof
+from cordwood.evidence.checkpoints import (
+    CheckpointList,
+    CheckpointReport,
+    ListedCheckpoint,
+    SignedCheckpoint,
+    list_checkpoints,
+    sign_checkpoints,
+    verify_checkpoint,
+)
+from cordwood.evidence.consistency import (
+    ConsistencyProof,
+    ConsistentCheckpoints,
+    prove_consistency,
+    verify_consistency,
+)
+from cordwood.evidence.proving import prove
+from cordwood.integrity import Proof
+
+__all__ = [
+    "CheckpointList",
+    "CheckpointReport",
+    "ConsistencyProof",
+    "ConsistentCheckpoints",
+    "ListedCheckpoint",
+    "Proof",
+    "ProvenRecord",
+    "SignedCheckpoint",
+    "frame_offsets",
+    "list_checkpoints",
+    "prove",
+    "prove_consistency",
+    "sign_checkpoints",
+    "verify_checkpoint",
+    "verify_consistency",
+    "verify_proof",
+]

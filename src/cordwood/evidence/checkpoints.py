@@ -1,0 +1,182 @@
+"""Checkpoints of a data directory: sign, list and verify them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cordwood.disk import Files
+from cordwood.errors import EvidenceMissing, EvidenceRefused, UnknownTopic
+from cordwood.evidence.places import OpenedDirectory, Path, opened, parsed_key
+from cordwood.host import process
+from cordwood.integrity import Checkpoint, SigningKey, VerifierKey, open_checkpoint, unverified
+from cordwood.storage.chain import (
+    kept_chain,
+    kept_checkpoints,
+    read_note,
+    sign_checkpoint,
+    signing_key,
+    verifier_key,
+)
+from cordwood.storage.meta import SHARED_TOPIC, is_shared
+from cordwood.storage.readonly import ReadOnlyDirectory
+from cordwood.verify import GivenCheckpoint, LeafStatement, VerifyReport, statements_of, verify_directory
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCheckpoint:
+    """A checkpoint that was just signed. ``note`` is the text to keep elsewhere; ``size`` counts leaves."""
+
+    topic: str
+    partition: int
+    size: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCheckpoint:
+    """A checkpoint that is kept in the data directory, in the file at ``path``."""
+
+    topic: str
+    partition: int
+    size: int
+    next_offset: int
+    leader_epoch: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointList:
+    """The key that verifies checkpoints of a data directory, None before the first, and the checkpoints."""
+
+    key: VerifierKey | None
+    checkpoints: list[ListedCheckpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """A checkpoint that holds, what was checked for it, and what the chain states about the partition."""
+
+    checkpoint: Checkpoint
+    topic: str
+    partition: int
+    report: VerifyReport
+    statements: tuple[LeafStatement, ...]
+
+
+def sign_checkpoints(
+    path: Path, topic: str | None = None, *, files: Files | None = None
+) -> list[SignedCheckpoint]:
+    """Sign a checkpoint of each partition that has records, of *topic* or of every topic with a chain.
+
+    It signs for the leaves that are on disk; `Log.checkpoint` writes those that are missing first. The notes
+    are kept in the data directory, durable on return; the key that signs is created on first use. For a topic
+    in the shared log the shared log is signed for, which has one chain for all its topics.
+
+    Raises:
+        EvidenceMissing: If *topic* keeps no chain, or no topic does.
+        EvidenceRefused: If a partition contradicts an earlier checkpoint. Nothing is signed for it.
+        SigningUnavailable: If the package that signs is not installed.
+        UnknownTopic: If there is no such topic.
+    """
+    with opened(path, files) as place:
+        return list(_signed(place, topic))
+
+
+def _signed(place: OpenedDirectory, topic: str | None) -> Iterator[SignedCheckpoint]:
+    directory, files = place
+    broker, key = directory.identity.uuid, None
+    for name in _chained_topics(directory, topic):
+        for partition in range(directory.topics[name].partitions):
+            with kept_chain(files, place.partition_path(name, partition)) as chain:
+                if chain is None or not chain.head.size:
+                    continue
+                # The key is created here, once there is something to sign.
+                key = key or _signing_key(place)
+                format_ = directory.config_of(directory.topics[name].config).format
+                known = (files, directory.path, broker, name, partition, chain, key, format_)
+                yield SignedCheckpoint(name, partition, chain.head.size, sign_checkpoint(*known))
+
+
+def _signing_key(place: OpenedDirectory) -> SigningKey:
+    directory = place.directory
+    return signing_key(place.files, directory.path, directory.identity.uuid, process.new_seed)
+
+
+def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
+    chained = [
+        name
+        for name, entry in sorted(directory.topics.items())
+        if directory.config_of(entry.config).chain and not is_shared(entry)
+    ]
+    if topic is None:
+        if not chained:
+            raise EvidenceMissing(
+                "no topic keeps a chain; have one keep it with "
+                "cordwood topic alter TOPIC --config cordwood.chain=true"
+            )
+        return chained
+    if topic not in directory.topics:
+        raise UnknownTopic(f"there is no topic {topic}")
+    if is_shared(directory.topics[topic]):
+        # The shared log has one chain for all topics in it.
+        topic = SHARED_TOPIC
+    if topic not in chained:
+        raise EvidenceMissing(
+            f"topic {topic} keeps no chain; have it keep one with "
+            f"cordwood topic alter {topic} --config cordwood.chain=true"
+        )
+    return [topic]
+
+
+def list_checkpoints(path: Path, topic: str | None = None, *, files: Files | None = None) -> CheckpointList:
+    """Return the verifier key and every checkpoint that was signed in the data directory at *path*.
+
+    Of *topic* only, if it is given: for a topic in the shared log, those of the shared log. Checkpoints of a
+    topic are in the order of their partition and size. Their signatures are not checked.
+
+    Raises:
+        MetadataDamaged: If a checkpoint or the key cannot be read.
+    """
+    found = []
+    with opened(path, files) as (directory, files):
+        key, topics = verifier_key(files, directory.path), directory.topics
+        if topic is not None and topic in topics and is_shared(topics[topic]):
+            topic = SHARED_TOPIC
+        for name, entry in sorted(topics.items()):
+            if topic not in (None, name):
+                continue
+            for kept in kept_checkpoints(files, directory.path, entry.id):
+                said = unverified(read_note(files, kept))
+                numbers = (kept.partition, kept.size, said.next_offset, said.leader_epoch)
+                found.append(ListedCheckpoint(name, *numbers, kept.path))
+    return CheckpointList(key, found)
+
+
+def verify_checkpoint(
+    path: Path, note: str, key: VerifierKey | str, *, name: str = "checkpoint", files: Files | None = None
+) -> CheckpointReport:
+    """Check a checkpoint that was kept elsewhere against the log: its signature, the tree and every frame.
+
+    *note* is the text of the checkpoint, *key* the verifier key that the caller has from elsewhere, and
+    *name* how findings call the note. Changes nothing, takes no lock, and may run beside the writer.
+
+    Raises:
+        EvidenceRefused: If the note is not signed by *key*, is about another log, or the log does not hold
+            what it says; says what differs.
+        SigningUnavailable: If the package that verifies is not installed.
+    """
+    key = parsed_key(key)
+    said = open_checkpoint(note, key)
+    with opened(path, files) as place:
+        topic, partition = place.place_of(said)
+        given = [GivenCheckpoint(name, note, key)]
+        report = verify_directory(
+            place.files, place.directory.path, topic, checkpoints=given, partition=partition
+        )
+        statements = statements_of(place.files, place.partition_path(topic, partition))
+    for finding in report.findings:
+        if finding.severity == "corruption":
+            what = str(finding).removeprefix("corruption: ")
+            raise EvidenceRefused(f"partition {partition} of topic {topic} does not hold: {what}")
+    return CheckpointReport(said, topic, partition, report, statements)

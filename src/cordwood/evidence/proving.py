@@ -1,0 +1,151 @@
+"""Prove that a record is in the log, with a document that anyone can check who has the verifier key."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cordwood.disk import Files
+from cordwood.errors import EvidenceMissing, EvidenceRefused, OffsetOutOfRange
+from cordwood.evidence.places import OpenedDirectory, Path, opened
+from cordwood.integrity import Proof, merkle, proof, unverified
+from cordwood.storage.chain import (
+    KeptChain,
+    KeptCheckpoint,
+    frames_of,
+    kept_chain,
+    kept_checkpoints,
+    read_note,
+    verifier_key,
+)
+from cordwood.storage.log import Partition, PartitionState, read_state
+from cordwood.storage.meta import SHARED_TOPIC, is_shared
+from cordwood.storage.readonly import ReadOnlyDirectory
+
+
+def prove(path: Path, topic: str, offset: int, *, partition: int = 0, files: Files | None = None) -> Proof:
+    """Prove that the record at *offset* is the one that was first appended there.
+
+    The proof has the frame with the record, the path from its leaf to the root, and the newest checkpoint of
+    the partition. `Proof.document` is the JSON to hand over; `verify_proof` checks it. For a topic in the
+    shared log, frame and checkpoint are those of the shared log. Changes nothing, takes no lock, and may run
+    beside the writer.
+
+    Raises:
+        EvidenceMissing: If there is no such record, or no leaf or checkpoint for it yet; says what to do.
+        EvidenceRefused: If the frame is not the one that was first appended.
+        UnknownTopic: If there is no such topic or partition.
+    """
+    with opened(path, files) as place:
+        directory, files = place
+        found = _located(directory, topic, partition, offset)
+        path_ = place.partition_path(found.topic, found.partition)
+        with kept_chain(files, path_) as chain:
+            kept = kept_checkpoints(files, directory.path, found.topic_id, found.partition)
+            key = verifier_key(files, directory.path)
+            if chain is None or not kept or key is None:
+                raise EvidenceMissing(
+                    f"no checkpoint of partition {found.partition} of topic {found.topic} was signed yet; "
+                    f"sign one with cordwood checkpoint create -t {topic}"
+                )
+            leaf = _leaf_of(chain, read_state(files, path_), found.chained_offset, found.frame)
+            note = _note_over(place, kept, leaf, topic, offset)
+            said = unverified(note)
+            return Proof(
+                format=proof.FORMAT,
+                offset=offset,
+                first_offset=found.first_offset,
+                next_offset=found.next_offset,
+                leaf=leaf,
+                path=chain.inclusion_path(leaf, said.size, said.root),
+                checkpoint=note,
+                key=str(key),
+                frame=found.frame,
+            )
+
+
+class _LocatedFrame(NamedTuple):
+    """The frame that holds the wanted offset, and the partition whose chain has its leaf.
+
+    ``chained_offset`` is an offset of the frame in that partition: an id, if it is the shared log.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    chained_offset: int
+    first_offset: int
+    next_offset: int
+    frame: bytes
+
+
+def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: int) -> _LocatedFrame:
+    """Find the frame that holds *offset*.
+
+    Raises:
+        EvidenceMissing: If the partition has no record there.
+    """
+    log = directory.readable(topic, partition)
+    start, end = log.log_start_offset, log.high_watermark
+    if not start <= offset < end:
+        place = f"partition {partition} of topic {topic}"
+        if start == end:
+            raise EvidenceMissing(f"{place} has no records, so there is nothing to prove")
+        raise EvidenceMissing(
+            f"offset {offset} is not within {start} and {end - 1}, the first and the last of {place}"
+        )
+    if not is_shared(directory.topics[topic]):
+        return _LocatedFrame(topic, log.topic_id, partition, offset, *_frame_at(log, offset))
+    envelope = directory.virtual(topic, partition).frame_at(offset)
+    shared = directory.readable(SHARED_TOPIC, 0)
+    first, end = envelope.first_offset, envelope.first_offset + envelope.id_count
+    id_ = envelope.first_id + offset - first
+    return _LocatedFrame(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, _frame_at(shared, id_)[2])
+
+
+def _frame_at(log: Partition, offset: int) -> tuple[int, int, bytes]:
+    """Return the offsets and the bytes of the frame that holds *offset*."""
+    runs = log.read(offset, 1).runs
+    for first, next_offset, frame in frames_of(runs[0]) if runs else ():
+        if first <= offset < next_offset:
+            return first, next_offset, bytes(frame)
+    raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
+
+
+def _leaf_of(chain: KeptChain, state: PartitionState, offset: int, frame: bytes) -> int:
+    """Return the leaf of *frame*, which must be what was appended at *offset*."""
+    leaf = chain.find(offset, _generation(state, offset))
+    if leaf is None:
+        raise EvidenceMissing(f"the frame at offset {offset} has no leaf: {_why_not(chain, offset)}")
+    if chain.hash_at(0, leaf) == merkle.leaf_hash(frame):
+        return leaf
+    if _generation(state, offset) and chain.find(offset) == leaf:
+        raise EvidenceMissing(
+            f"the frame at offset {offset} was compacted by somebody who did not say so in the chain, "
+            "so it cannot be proven"
+        )
+    raise EvidenceRefused(
+        f"the frame at offset {offset} is not what was first appended there: its leaf {leaf} is of another"
+    )
+
+
+def _generation(state: PartitionState, offset: int) -> int:
+    """Return how often the segment that holds *offset* was compacted."""
+    found = (each.generation for each in state.sealed if each.base <= offset < each.next_offset)
+    return next(found, state.active_generation)
+
+
+def _why_not(chain: KeptChain, offset: int) -> str:
+    for each in chain.statements():
+        if each.kind == "gap" and each.start <= offset < each.end:
+            return f"it was {each.reason} before it could get one"
+    return "cordwood checkpoint create gives it one"
+
+
+def _note_over(place: OpenedDirectory, kept: list[KeptCheckpoint], leaf: int, topic: str, offset: int) -> str:
+    """Return the newest checkpoint, which must cover the leaf."""
+    if kept[-1].size <= leaf:
+        raise EvidenceMissing(
+            f"the newest checkpoint does not reach offset {offset}; "
+            f"sign one that does with cordwood checkpoint create -t {topic}"
+        )
+    return read_note(place.files, kept[-1])

@@ -1,0 +1,88 @@
+"""Kafka's RecordBatch, version 2: the native format. docs/formats/batch.md has its byte layout.
+
+`header` reads headers without touching records; `decoding` turns records into objects or columns; `encoding`
+makes batches from either. A header table (`BatchScan.table`) is passed between the steps, so that this room
+works per batch or per buffer, never per record.
+"""
+
+from cordwood.formats.batch.decoding import (
+    DECOMPRESSED_MAX,
+    KNOWN_ATTRIBUTES,
+    check_records,
+    decode_batch_columns,
+    decode_columns,
+    decode_records,
+    validate,
+)
+from cordwood.formats.batch.encoding import (
+    NO_OPTIONS,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchOptions,
+    check_size,
+    encode_columns,
+    encode_records,
+    place,
+    seal,
+    set_max_timestamp,
+    stamp_append_time,
+    without,
+)
+from cordwood.formats.batch.header import (
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_START,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    SIZE_MAX,
+    TRANSACTIONAL,
+    BatchHeader,
+    BatchScan,
+    check_crc,
+    count_sound,
+    crc_of,
+    read_header,
+    scan,
+)
+
+__all__ = [
+    "COMPRESSION_MASK",
+    "CONTROL",
+    "CRC_START",
+    "DECOMPRESSED_MAX",
+    "DELETE_HORIZON",
+    "KNOWN_ATTRIBUTES",
+    "LOG_APPEND_TIME",
+    "MAGIC",
+    "NO_LEADER_EPOCH",
+    "NO_OPTIONS",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "SIZE_MAX",
+    "TRANSACTIONAL",
+    "BatchHeader",
+    "BatchOptions",
+    "BatchScan",
+    "check_crc",
+    "check_records",
+    "check_size",
+    "count_sound",
+    "crc_of",
+    "decode_batch_columns",
+    "decode_columns",
+    "decode_records",
+    "encode_columns",
+    "encode_records",
+    "place",
+    "read_header",
+    "scan",
+    "seal",
+    "set_max_timestamp",
+    "stamp_append_time",
+    "validate",
+    "without",
+]

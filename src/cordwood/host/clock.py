@@ -1,0 +1,30 @@
+"""Time as an argument: the engine gets a clock and never asks the system for the time."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The time functions that the engine needs."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the Unix epoch. May step back when the wall clock is set."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Return nanoseconds since some fixed point. Never steps back; for durations and time-outs."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the Unix epoch."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """Return nanoseconds of the monotonic clock."""
+        return time.monotonic_ns()

@@ -1,0 +1,232 @@
+"""Access control, SCRAM users and client quotas: what is asked about them, and the answers."""
+
+from __future__ import annotations
+
+from cordwood.protocol.schema import array, boolean, float64, int8, int16, int32, message, string
+
+#: The pattern type of a resource that is named in full.
+LITERAL = 3
+
+
+@message
+class DescribeAclsRequest:
+    """Ask for the access control entries that match a filter; null matches anything."""
+
+    resource_type_filter: int = int8("0+")
+    resource_name_filter: str | None = string("0+", nullable="0+")
+    pattern_type_filter: int = int8("1+", default=LITERAL)
+    principal_filter: str | None = string("0+", nullable="0+")
+    host_filter: str | None = string("0+", nullable="0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+@message
+class AclDescription:
+    """What a principal may or must not do."""
+
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+@message
+class DescribeAclsResource:
+    """A resource and its entries."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    pattern_type: int = int8("1+", default=LITERAL)
+    acls: list[AclDescription] = array(AclDescription, "0+")
+
+
+@message
+class DescribeAclsResponse:
+    """The entries that match."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    resources: list[DescribeAclsResource] = array(DescribeAclsResource, "0+")
+
+
+@message
+class AclCreation:
+    """An entry to create."""
+
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    resource_pattern_type: int = int8("1+", default=LITERAL)
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+@message
+class CreateAclsRequest:
+    """Create access control entries."""
+
+    creations: list[AclCreation] = array(AclCreation, "0+")
+
+
+@message
+class AclCreationResult:
+    """What became of one entry."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+
+
+@message
+class CreateAclsResponse:
+    """What became of each entry."""
+
+    throttle_time_ms: int = int32("0+")
+    results: list[AclCreationResult] = array(AclCreationResult, "0+")
+
+
+@message
+class DeleteAclsFilter:
+    """Entries to delete; null matches anything."""
+
+    resource_type_filter: int = int8("0+")
+    resource_name_filter: str | None = string("0+", nullable="0+")
+    pattern_type_filter: int = int8("1+", default=LITERAL)
+    principal_filter: str | None = string("0+", nullable="0+")
+    host_filter: str | None = string("0+", nullable="0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+@message
+class DeleteAclsRequest:
+    """Delete access control entries."""
+
+    filters: list[DeleteAclsFilter] = array(DeleteAclsFilter, "0+")
+
+
+@message
+class DeleteAclsMatchingAcl:
+    """An entry that matched, and whether it was deleted."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    resource_type: int = int8("0+")
+    resource_name: str = string("0+")
+    pattern_type: int = int8("1+", default=LITERAL)
+    principal: str = string("0+")
+    host: str = string("0+")
+    operation: int = int8("0+")
+    permission_type: int = int8("0+")
+
+
+@message
+class DeleteAclsFilterResult:
+    """What became of one filter."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    matching_acls: list[DeleteAclsMatchingAcl] = array(DeleteAclsMatchingAcl, "0+")
+
+
+@message
+class DeleteAclsResponse:
+    """What became of each filter."""
+
+    throttle_time_ms: int = int32("0+")
+    filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult, "0+")
+
+
+@message
+class UserName:
+    """A user asked for."""
+
+    name: str = string("0+")
+
+
+@message
+class DescribeUserScramCredentialsRequest:
+    """Ask which SCRAM credentials users have; null or none stands for all users."""
+
+    users: list[UserName] | None = array(UserName, "0+", nullable="0+")
+
+
+@message
+class CredentialInfo:
+    """One credential, without what is secret of it."""
+
+    mechanism: int = int8("0+")
+    iterations: int = int32("0+")
+
+
+@message
+class DescribeUserScramCredentialsResult:
+    """A user and their credentials."""
+
+    user: str = string("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    credential_infos: list[CredentialInfo] = array(CredentialInfo, "0+")
+
+
+@message
+class DescribeUserScramCredentialsResponse:
+    """The credentials of each user."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult, "0+")
+
+
+@message
+class QuotaComponent:
+    """A part of a filter: users, client ids or addresses, and which of them."""
+
+    entity_type: str = string("0+")
+    match_type: int = int8("0+")
+    match: str | None = string("0+", nullable="0+")
+
+
+@message
+class DescribeClientQuotasRequest:
+    """Ask for the quotas that match all components, and with ``strict`` have no others."""
+
+    components: list[QuotaComponent] = array(QuotaComponent, "0+")
+    strict: bool = boolean("0+")
+
+
+@message
+class QuotaEntity:
+    """A part of whom a quota is for; null stands for everyone who has none of their own."""
+
+    entity_type: str = string("0+")
+    entity_name: str | None = string("0+", nullable="0+")
+
+
+@message
+class QuotaValue:
+    """One limit."""
+
+    key: str = string("0+")
+    value: float = float64("0+")
+
+
+@message
+class QuotaEntry:
+    """Whom quotas are for, and the limits."""
+
+    entity: list[QuotaEntity] = array(QuotaEntity, "0+")
+    values: list[QuotaValue] = array(QuotaValue, "0+")
+
+
+@message
+class DescribeClientQuotasResponse:
+    """The quotas that match; null beside an error."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+")
+    entries: list[QuotaEntry] | None = array(QuotaEntry, "0+", nullable="0+")

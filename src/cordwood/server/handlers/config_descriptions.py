@@ -1,0 +1,147 @@
+"""Settings as DescribeConfigs tells them: their values, and where these come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cordwood.config import (
+    BROKER_SETTINGS,
+    CREATION_SETTINGS,
+    DYNAMIC_SETTINGS,
+    FIXED_SETTINGS,
+    GROUP_SETTINGS,
+    TOPIC_SETTINGS,
+    LayeredConfig,
+    Setting,
+    TopicConfig,
+    quota_name,
+    quota_of,
+    text_of,
+)
+from cordwood.protocol.messages import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from cordwood.server.handlers.broker_loggers import logger_levels
+
+#: Where a value comes from: the topic itself, this broker or all of them at run time, the broker's file,
+#: nowhere; and for loggers, which are no settings.
+SOURCE_TOPIC, SOURCE_BROKER, SOURCE_EVERY_BROKER, SOURCE_FILE, SOURCE_DEFAULT, SOURCE_LOGGER = range(1, 7)
+#: Kafka's numbers for the types of values.
+_TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+Synonyms = Sequence[tuple[str, object, int]]
+"""Names, values and sources, from the first that counts to the last."""
+
+
+def topic_settings(config: TopicConfig, layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
+    """Return every setting of a topic."""
+    listed = []
+    for setting in TOPIC_SETTINGS.values():
+        synonyms: list[tuple[str, object, int]] = []
+        if setting.name in config.explicit:
+            synonyms.append((setting.name, getattr(config, setting.attribute), SOURCE_TOPIC))
+        if setting.name in CREATION_SETTINGS:
+            # What the broker says is about topics that are created from now on.
+            synonyms.append((setting.name, setting.default, SOURCE_DEFAULT))
+        else:
+            synonyms += _broker_synonyms(setting, layers)
+        listed.append(_result(setting.name, setting, synonyms, read_only=setting.name in FIXED_SETTINGS))
+    return listed
+
+
+def broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
+    """Return every setting of the broker, the defaults of topics among them under their names there."""
+    listed = [
+        _result(
+            setting.broker_name,
+            setting,
+            _broker_synonyms(setting, layers),
+            read_only=setting.broker_name not in DYNAMIC_SETTINGS,
+        )
+        for setting in (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+        if setting.broker_kinds
+    ]
+    return [*listed, *_quotas(layers)]
+
+
+def every_broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
+    """Return the settings that all brokers were given at run time, and no others."""
+    return [_given(name, text, SOURCE_EVERY_BROKER) for name, text in layers.shared.items()]
+
+
+def group_settings() -> list[DescribeConfigsResourceResult]:
+    """Return every setting of a consumer group. None was given one: no group here could keep to it."""
+    return [
+        _result(setting.name, setting, [(setting.name, setting.default, SOURCE_DEFAULT)], read_only=False)
+        for setting in GROUP_SETTINGS
+    ]
+
+
+def broker_loggers() -> list[DescribeConfigsResourceResult]:
+    """Return the levels of our loggers."""
+    return [
+        DescribeConfigsResourceResult(name=name, value=level, config_source=SOURCE_LOGGER, documentation=None)
+        for name, level in logger_levels().items()
+    ]
+
+
+def _broker_synonyms(setting: Setting, layers: LayeredConfig) -> list[tuple[str, object, int]]:
+    name = setting.broker_name
+    found: list[tuple[str, object, int]] = [
+        (name, setting.parse(given[name], name), source)
+        for given, source in ((layers.own, SOURCE_BROKER), (layers.shared, SOURCE_EVERY_BROKER))
+        if name in given
+    ]
+    static = layers.static
+    if not static.explicit.isdisjoint({*setting.broker_kinds, setting.environment}):
+        holder = static if setting.name in BROKER_SETTINGS else static.topic_defaults
+        found.append((name, getattr(holder, setting.attribute), SOURCE_FILE))
+    return [*found, (name, setting.default, SOURCE_DEFAULT)]
+
+
+def _quotas(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
+    """Return the limits of orgs, each from the first place that sets it."""
+    found = {
+        quota_name(attribute, org): _given(quota_name(attribute, org), text_of(value), SOURCE_FILE)
+        for org, quota in layers.static.org_quotas.items()
+        for attribute, value in quota._asdict().items()
+        if value is not None
+    }
+    for given, source in ((layers.shared, SOURCE_EVERY_BROKER), (layers.own, SOURCE_BROKER)):
+        for name, text in given.items():
+            if quota_of(name) is not None:
+                found[name] = _given(name, text, source)
+    return list(found.values())
+
+
+def _given(name: str, text: str, source: int) -> DescribeConfigsResourceResult:
+    """Return a setting that was given at run time, or is one of a family."""
+    setting = DYNAMIC_SETTINGS.get(name)
+    if setting is not None:
+        return _result(name, setting, [(name, setting.parse(text, name), source)], read_only=False)
+    limit = quota_of(name)
+    assert limit is not None
+    family = limit[2]
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=text,
+        config_source=source,
+        synonyms=[DescribeConfigsSynonym(name=name, value=text, source=source)],
+        config_type=_TYPES[family.kind.type],
+        documentation=family.sentence,
+    )
+
+
+def _result(
+    name: str, setting: Setting, synonyms: Synonyms, *, read_only: bool
+) -> DescribeConfigsResourceResult:
+    _, value, source = synonyms[0]
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=text_of(value),
+        read_only=read_only,
+        config_source=source,
+        synonyms=[
+            DescribeConfigsSynonym(name=synonym, value=text_of(given), source=where)
+            for synonym, given, where in synonyms
+        ],
+        config_type=_TYPES[setting.kind.type],
+        documentation=setting.sentence,
+    )

@@ -1,0 +1,341 @@
+"""Fetch: batches as they stand in the files, now or as soon as there are enough of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from cordwood.broker import (
+    NO_SESSION,
+    OPENING,
+    SESSIONLESS,
+    Asked,
+    FetchResult,
+    FetchSession,
+    Got,
+    Key,
+    PartitionFetch,
+    SessionProblem,
+    TopicRef,
+    next_epoch,
+)
+from cordwood.protocol import NULL_ID, ErrorCode
+from cordwood.protocol.messages import FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse
+from cordwood.records import TopicPartition
+from cordwood.server.answers import code_of
+from cordwood.server.connections import Exchange
+from cordwood.server.context import Context
+from cordwood.server.parking import Waiter
+
+#: The first version that names topics by id.
+BY_ID_FROM = 13
+READ_COMMITTED = 1
+#: Where memory is short a fetch still returns this much, or the first batch: it must not stand still.
+BYTES_MIN = 64 << 10
+
+
+_PROBLEMS = {
+    SessionProblem.NOT_FOUND: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    SessionProblem.WRONG_EPOCH: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    SessionProblem.WRONG_NAMING: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+}
+
+
+def fetch(context: Context, exchange: Exchange) -> None:
+    """Read from partitions, waiting for ``min_bytes`` up to ``max_wait_ms``."""
+    request: FetchRequest = exchange.request.body
+    if request.session_epoch in (OPENING, SESSIONLESS):
+        # Who asks in full is done with the session it had.
+        context.sessions.close(request.session_id)
+        opening = request.session_epoch == OPENING
+        (_OpeningFetch if opening else _Fetch)(context, exchange).begin()
+        return
+    by_id = exchange.request.api_version >= BY_ID_FROM
+    session = context.sessions.resume(
+        request.session_id,
+        request.session_epoch,
+        _asked(request, by_id),
+        _forgotten(request, by_id),
+        by_id=by_id,
+    )
+    if isinstance(session, FetchSession):
+        _SessionFetch(context, exchange, session).begin()
+    else:
+        code = ErrorCode.NONE if session is None else _PROBLEMS[session]
+        exchange.answer(FetchResponse(0, code, NO_SESSION, []))
+
+
+def _asked(request: FetchRequest, by_id: bool) -> list[Asked]:
+    return [
+        Asked(
+            topic.topic_id if by_id else topic.name,
+            part.index,
+            part.fetch_offset,
+            part.max_bytes,
+            part.current_leader_epoch,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+
+
+def _forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:
+    for topic in request.forgotten:
+        for index in topic.partitions:
+            yield (topic.topic_id if by_id else topic.name), index
+
+
+class _Fetch:
+    """One fetch until it is answered. On the loop, but for the reading itself."""
+
+    def __init__(self, context: Context, exchange: Exchange) -> None:
+        self._context = context
+        self._exchange = exchange
+        self._request: FetchRequest = exchange.request.body
+        self._by_id = exchange.request.api_version >= BY_ID_FROM
+        # Who may not be given as much as it waits for is given what it may.
+        self._max_bytes = context.quotas.fetch_max(
+            min(self._request.max_bytes, context.config.fetch_max_bytes)
+        )
+        self._min_bytes = min(self._request.min_bytes, self._max_bytes)
+        self._wishes: list[PartitionFetch] = []
+        # For each partition of the request the number of its wish, None where the topic is not known.
+        self._plan: list[list[int | None]] = []
+        self._unknown = False
+        self._waiter: Waiter | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading = False
+        self._reading_ns = 0
+        self._last = False
+
+    def begin(self) -> None:
+        """Read once, and wait if that is not enough."""
+        self._resolve()
+        request = self._request
+        if self._unknown or request.max_wait_ms <= 0 or self._min_bytes <= 0 or self._context.closing:
+            self._last = True
+        else:
+            wake = partial(self._exchange.attempt, self._wake)
+            self._waiter = self._context.parking.add(self._places(), self._min_bytes, wake)
+            self._exchange.on_lost = self._end
+            self._timer = self._context.loop.call_later(
+                request.max_wait_ms / 1000, self._exchange.attempt, self._expire
+            )
+            nothing = self._peek()
+            if nothing is not None:
+                self._consider(nothing)
+                return
+        self._read()
+
+    def _resolve(self) -> None:
+        """Find the topics that the request names."""
+        tenant = self._context.tenant
+        named: set[TopicPartition] = set()
+        for topic in self._request.topics:
+            found = tenant.find_by_id(topic.topic_id) if self._by_id else tenant.find(topic.name)
+            numbers: list[int | None] = []
+            for part in topic.partitions:
+                if found is None:
+                    self._unknown = True
+                    numbers.append(None)
+                else:
+                    numbers.append(len(self._wishes))
+                    # Named again, a partition gives nothing: it would be read as often as it is named.
+                    max_bytes = 0 if (found.key, part.index) in named else part.max_bytes
+                    named.add((found.key, part.index))
+                    self._wishes.append(
+                        PartitionFetch(
+                            found.key, part.index, part.fetch_offset, max_bytes, part.current_leader_epoch
+                        )
+                    )
+            self._plan.append(numbers)
+
+    def _places(self) -> Iterable[TopicPartition]:
+        """Return where bytes may come that this fetch waits for."""
+        return [(wish.topic, wish.partition) for wish in self._wishes]
+
+    def _peek(self) -> FetchResult | None:
+        """Return an empty result if there is nothing to read. Touches no disk."""
+        return self._context.node.peek(self._wishes)
+
+    def _fill(self, max_bytes: int) -> FetchResult:
+        """Read what is wanted. In a thread."""
+        return self._context.node.read(self._wishes, max_bytes)
+
+    def _read(self) -> None:
+        if self._waiter is not None:
+            self._waiter.missing = self._min_bytes
+        self._reading = True
+        self._reading_ns = self._context.meter.now_ns()
+        self._context.readers.run(self._exchange, self._read_now, self._got)
+
+    def _read_now(self) -> FetchResult:
+        """Read as much as there is memory for now, in a thread: many may have waited for one since."""
+        budget = self._context.budget
+        limit = budget.reserve(self._max_bytes, BYTES_MIN)
+        try:
+            result = self._fill(min(limit, self._max_bytes))
+        except BaseException:
+            budget.release(limit)
+            raise
+        # What was read stays reserved until the connection has it, and counts what the socket does not take.
+        budget.release(limit - result.size)
+        return result
+
+    def _got(self, result: FetchResult) -> None:
+        """Take what was read."""
+        self._reading = False
+        self._context.meter.read(self._reading_ns)
+        try:
+            self._consider(result)
+        finally:
+            self._context.budget.release(result.size)
+
+    def _consider(self, result: FetchResult) -> None:
+        """Answer with *result* if it is enough, else wait for more."""
+        waiter = self._waiter
+        if waiter is None or self._last or result.failed or result.size >= self._min_bytes:
+            self._answer(result)
+            return
+        # Bytes that came while we read may or may not be in the result; look again rather than miss them.
+        waiter.missing -= result.size
+        if waiter.missing <= 0:
+            self._read()
+
+    def _wake(self) -> None:
+        if self._context.closing:
+            self._last = True
+        if not self._reading:
+            self._read()
+
+    def _expire(self) -> None:
+        self._last = True
+        if not self._reading:
+            self._read()
+
+    def _end(self) -> None:
+        """Wait for nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None:
+            self._context.parking.remove(self._waiter)
+            self._waiter = None
+        self._last = True
+
+    def _answer(self, result: FetchResult) -> None:
+        self._end()
+        self._context.meter.fetched(result.size)
+        response = self._respond(result)
+        response.throttle_time_ms = self._context.quotas.fetched(result.size)
+        self._exchange.throttle(response.throttle_time_ms)
+        self._exchange.answer(response)
+
+    def _respond(self, result: FetchResult) -> FetchResponse:
+        """Return the answer that tells of *result*."""
+        committed_only = self._request.isolation_level == READ_COMMITTED
+        topics = []
+        for topic, numbers in zip(self._request.topics, self._plan, strict=True):
+            gone = self._by_id and self._context.tenant.find_by_id(topic.topic_id) is None
+            partitions = []
+            for part, number in zip(topic.partitions, numbers, strict=True):
+                # Of a topic that is gone nothing is told: another of its name may have been read.
+                got = None if gone or number is None else result.each[number]
+                partitions.append(self._partition(part.index, got, committed_only))
+            topics.append(FetchTopicResponse(topic.name, topic.topic_id, partitions))
+        return FetchResponse(0, ErrorCode.NONE, NO_SESSION, topics)
+
+    def _partition(self, index: int, got: Got | None, committed_only: bool) -> FetchPartitionResponse:
+        if got is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return FetchPartitionResponse(index=index, error_code=code)
+        return FetchPartitionResponse(
+            index=index,
+            error_code=ErrorCode.NONE if got.error is None else code_of(got.error),
+            high_watermark=got.high_watermark,
+            # There are no transactions, so everything that is visible is stable.
+            last_stable_offset=got.high_watermark,
+            log_start_offset=got.log_start_offset,
+            aborted_transactions=[] if committed_only else None,
+            records=got.frames,
+        )
+
+
+class _OpeningFetch(_Fetch):
+    """A fetch that names all of its partitions and asks for a session."""
+
+    def _respond(self, result: FetchResult) -> FetchResponse:
+        response = super()._respond(result)
+        asked = _asked(self._request, self._by_id)
+        told = [part for topic in response.topics for part in topic.partitions]
+        for each, part in zip(asked, told, strict=True):
+            if part.error_code == ErrorCode.NONE:
+                each.told = (part.high_watermark, part.log_start_offset)
+        response.session_id = self._context.sessions.open(asked, by_id=self._by_id)
+        return response
+
+
+class _SessionFetch(_Fetch):
+    """A fetch of the partitions that a session has; only those with news are read and told of."""
+
+    def __init__(self, context: Context, exchange: Exchange, session: FetchSession) -> None:
+        super().__init__(context, exchange)
+        self._session = session
+        self._asked: list[Asked] = []
+        # Those that were read last, in the order of the result, and those whose topic is not there.
+        self._read_of: list[Asked] = []
+        self._missing: list[Asked] = []
+
+    def _find_key(self, topic: TopicRef) -> str | None:
+        tenant = self._context.tenant
+        found = tenant.find(topic) if isinstance(topic, str) else tenant.find_by_id(topic)
+        return None if found is None else found.key
+
+    def _resolve(self) -> None:
+        self._unknown = self._session.resolve(self._context.tenant.changes, self._find_key)
+        asked = self._session.partitions.values()
+        self._asked = [each for each in asked if each.wish is not None]
+        self._missing = [each for each in asked if each.wish is None] if self._unknown else []
+
+    def _places(self) -> Iterable[TopicPartition]:
+        assert self._session.places is not None
+        return self._session.places
+
+    def _peek(self) -> FetchResult | None:
+        return None if self._context.node.find_news(self._asked) else FetchResult([], 0, failed=False)
+
+    def _fill(self, max_bytes: int) -> FetchResult:
+        self._read_of = self._context.node.find_news(self._asked)
+        wishes = [each.wish for each in self._read_of if each.wish is not None]
+        return self._context.node.read(wishes, max_bytes)
+
+    def _respond(self, result: FetchResult) -> FetchResponse:
+        session = self._session
+        if session.epoch != next_epoch(self._request.session_epoch):
+            # The same request came again while this one waited, and goes on with the session.
+            return FetchResponse(0, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, [])
+        topics: dict[TopicRef, list[FetchPartitionResponse]] = {}
+        committed_only = self._request.isolation_level == READ_COMMITTED
+        moved = []
+        for each, got in self._pairs(result):
+            if got is not None and not each.is_news(got):
+                continue
+            each.tell(got)
+            topics.setdefault(each.topic, []).append(self._partition(each.partition, got, committed_only))
+            if got is not None and got.frames:
+                moved.append(each)
+        session.rotate(moved)
+        told = [FetchTopicResponse(*_name_and_id(topic), parts) for topic, parts in topics.items()]
+        return FetchResponse(0, ErrorCode.NONE, session.id, told)
+
+    def _pairs(self, result: FetchResult) -> Iterator[tuple[Asked, Got | None]]:
+        """Yield the partitions of *result*, with None for those whose topic is not there or no more."""
+        for each, got in zip(self._read_of, result.each, strict=True):
+            # A name that was looked up by id may be another topic's by now.
+            gone = self._by_id and self._find_key(each.topic) is None
+            yield each, None if gone else got
+        yield from ((each, None) for each in self._missing)
+
+
+def _name_and_id(topic: TopicRef) -> tuple[str, bytes]:
+    return (topic, NULL_ID) if isinstance(topic, str) else ("", topic)

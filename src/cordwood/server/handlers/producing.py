@@ -1,0 +1,240 @@
+"""Produce: batches to the pipeline, their places back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from cordwood.broker import INTERNAL, BrokerTopic, Placed, is_command
+from cordwood.errors import (
+    CordwoodError,
+    LogFailed,
+    QuotaExceeded,
+    RecordRefused,
+    RecordsRejected,
+    UnknownTopic,
+)
+from cordwood.formats import BatchFormat
+from cordwood.protocol import ErrorCode
+from cordwood.protocol.messages import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+    RecordError,
+)
+from cordwood.server.answers import code_of, message_of
+from cordwood.server.connections import Exchange
+from cordwood.server.context import Context
+from cordwood.server.pipeline import Outcome
+from cordwood.server.quotas import OrgQuotas, StoredBytes
+from cordwood.server.recompressing import Batch
+from cordwood.storage.sink import Share
+
+_ACKS = (-1, 0, 1)
+#: From this version on topics go by id.
+BY_ID_FROM = 13
+_LOGGER = logging.getLogger("cordwood.server")
+
+
+class _ProducePlan:
+    """What is to be appended for a request, and what is answered to the rest of it."""
+
+    def __init__(self, context: Context, exchange: Exchange) -> None:
+        request: ProduceRequest = exchange.request.body
+        self.acks = request.acks
+        self.batches: list[Batch] = []
+        # Answers in the order of the request; None where the next outcome of a batch goes.
+        self.topics: list[tuple[ProduceTopic, list[ProducePartitionResponse | None]]] = []
+        refusal = _refusal(request)
+        by_id = exchange.request.api_version >= BY_ID_FROM
+        tenant = context.tenant
+        for topic in request.topics:
+            found = tenant.find_by_id(topic.topic_id) if by_id else tenant.find(topic.name)
+            places: list[ProducePartitionResponse | None] = []
+            for partition in topic.partitions:
+                code, message = refusal or _check(found, partition, request.acks, by_id=by_id)
+                if code is ErrorCode.NONE:
+                    assert found is not None
+                    assert partition.records is not None
+                    self.batches.append(Batch(found.key, partition.index, partition.records, found.entry.id))
+                    places.append(None)
+                else:
+                    places.append(_refused(partition.index, code, message))
+            self.topics.append((topic, places))
+
+
+def produce(context: Context, exchange: Exchange) -> None:
+    """Append batches; answer as ``acks`` asks."""
+    plan = _ProducePlan(context, exchange)
+    batches = plan.batches
+    commands = [batch for batch in batches if is_command(batch.topic, batch.partition)]
+    sizes = [len(batch.data) for batch in batches]
+    started_ns = context.meter.now_ns()
+    # Now and not when it is answered: a client may have sent very many more behind it by then.
+    throttle_ms = context.quotas.produced(exchange.size)
+    exchange.throttle(throttle_ms)
+
+    def answer(outcomes: Sequence[Outcome]) -> None:
+        context.meter.produced(started_ns, zip(sizes, outcomes, strict=True))
+        _answer(exchange, plan, outcomes, throttle_ms)
+
+    def done(outcomes: Sequence[Outcome]) -> None:
+        if len(outcomes) < len(batches):
+            # Cancelled: the client is gone.
+            return
+        if commands:
+            stored = list(zip(batches, outcomes, strict=True))
+            exchange.attempt(lambda: _execute(context, exchange, stored, answer))
+        else:
+            exchange.attempt(lambda: answer(outcomes))
+
+    if not batches:
+        done(())
+    elif context.quotas.stored is not None:
+        _admit(context.quotas, context.quotas.stored, context, exchange, plan, done)
+    else:
+        _submit(context, exchange, plan, done)
+
+
+def _submit(
+    context: Context, exchange: Exchange, plan: _ProducePlan, done: Callable[[Sequence[Outcome]], None]
+) -> None:
+    job = context.pipeline.submit(plan.batches, plan.acks, done)
+    if plan.acks != 0:
+        # Who asked for an answer and did not wait for it was promised nothing.
+        exchange.on_lost = job.cancel
+
+
+def _admit(
+    quotas: OrgQuotas,
+    stored: StoredBytes,
+    context: Context,
+    exchange: Exchange,
+    plan: _ProducePlan,
+    done: Callable[[Sequence[Outcome]], None],
+) -> None:
+    """Append the batches if the org may store as much, else say that it may not."""
+    sizes = [len(batch.data) for batch in plan.batches]
+
+    def settled(outcomes: Sequence[Outcome]) -> None:
+        # A job that was cancelled has no outcomes for what it did not append.
+        appended = sum(
+            size for size, outcome in zip(sizes, outcomes, strict=False) if isinstance(outcome, Placed)
+        )
+        stored.settle(sum(sizes), sum(sizes) - appended)
+        done(outcomes)
+
+    def decided(admitted: bool) -> None:
+        exchange.on_lost = None
+        if admitted:
+            _submit(context, exchange, plan, settled)
+        else:
+            done([QuotaExceeded(quotas.stored_refusal())] * len(sizes))
+
+    give_up = stored.admit(sum(sizes), lambda admitted: exchange.attempt(lambda: decided(admitted)))
+    if give_up is not None:
+        exchange.on_lost = give_up
+
+
+def _check(
+    topic: BrokerTopic | None, partition: ProducePartition, acks: int, *, by_id: bool
+) -> tuple[ErrorCode, str | None]:
+    """Return why the batch for a partition is not taken, and a sentence for it."""
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+    if topic.name in INTERNAL:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal"
+    if partition.records is None:
+        return ErrorCode.INVALID_RECORD, "there are no records"
+    if is_command(topic.key, partition.index) and acks != -1:
+        return ErrorCode.INVALID_REQUIRED_ACKS, "a command needs acks=all"
+    return ErrorCode.NONE, None
+
+
+def _execute(
+    context: Context,
+    exchange: Exchange,
+    stored: Sequence[tuple[Batch, Outcome]],
+    answer: Callable[[Sequence[Outcome]], None],
+) -> None:
+    """Do what the commands among the batches say, off the loop, and answer when that is done."""
+    shares: list[Share] = []
+
+    def work() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for batch, outcome in stored:
+            if isinstance(outcome, Placed) and is_command(batch.topic, batch.partition):
+                try:
+                    records = BatchFormat().decode(batch.data, 0)
+                    shares.extend(context.node.sink.execute(batch.topic, records))
+                except CordwoodError as error:
+                    _LOGGER.warning("a command in %s was not obeyed: %s", batch.topic, error)
+                    # Of a command, an unknown topic is one that it names: its producer must not try again.
+                    outcome = RecordRefused(str(error)) if isinstance(error, UnknownTopic) else error
+            outcomes.append(outcome)
+        return outcomes
+
+    def then(outcomes: list[Outcome]) -> None:
+        context.quotas.freed()
+        for share in shares:
+            for section in share.sections:
+                context.parking.advance((section.topic, section.partition), section.size)
+        for outcome in outcomes:
+            if isinstance(outcome, LogFailed):
+                context.pipeline.fail(outcome)
+        answer(outcomes)
+
+    context.publishing.run(exchange, work, then)
+
+
+def _refusal(request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+    """Return why none of the request is taken, None if it may be."""
+    if request.acks not in _ACKS:
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
+    if request.transactional_id is not None:
+        return ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"
+    return None
+
+
+def _refused(index: int, code: ErrorCode, message: str | None = None) -> ProducePartitionResponse:
+    return ProducePartitionResponse(index=index, error_code=code, error_message=message)
+
+
+def _answer(exchange: Exchange, plan: _ProducePlan, outcomes: Sequence[Outcome], throttle_ms: int) -> None:
+    rest = iter(outcomes)
+    topics = [
+        ProduceTopicResponse(
+            topic.name,
+            topic.topic_id,
+            [
+                answer or _answer_of(partition.index, next(rest))
+                for partition, answer in zip(topic.partitions, answers, strict=True)
+            ],
+        )
+        for topic, answers in plan.topics
+    ]
+    if plan.acks != 0:
+        exchange.answer(ProduceResponse(topics, throttle_ms))
+    elif any(partition.error_code for topic in topics for partition in topic.partitions):
+        # Nobody waits for an answer. Closing, as Kafka does, at least makes the producer look again.
+        exchange.fail("a batch sent with acks=0 was refused")
+    else:
+        exchange.answer(None)
+
+
+def _answer_of(index: int, outcome: Outcome) -> ProducePartitionResponse:
+    if isinstance(outcome, Placed):
+        return ProducePartitionResponse(
+            index=index,
+            base_offset=outcome.base_offset,
+            log_append_time_ms=outcome.append_timestamp,
+            log_start_offset=outcome.log.log_start_offset,
+        )
+    answer = _refused(index, code_of(outcome), message_of(outcome))
+    if isinstance(outcome, RecordsRejected):
+        # From version 8 on; a client then fails these records and says of the others that they came along.
+        answer.record_errors = [RecordError(at, reason) for at, reason in outcome.reasons.items()]
+    return answer

@@ -1,0 +1,11 @@
+"""Periodic work beside the clients: retention and compaction, chains, scrubbing."""
+
+from cordwood.server.maintenance.following import ChainFollowing
+from cordwood.server.maintenance.periodic import PeriodicMaintenance
+from cordwood.server.maintenance.scrubbing import Scrubber
+
+__all__ = [
+    "ChainFollowing",
+    "PeriodicMaintenance",
+    "Scrubber",
+]

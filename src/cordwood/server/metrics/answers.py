@@ -1,0 +1,57 @@
+"""The answers of a server to requests over HTTP: metrics and health."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cordwood.broker import Node
+from cordwood.config import BrokerConfig
+from cordwood.errors import LogClosed
+from cordwood.server.metrics.lookup import Seen, look_up, see
+from cordwood.server.metrics.text import exposition
+
+if TYPE_CHECKING:
+    from cordwood.server.server import Server
+
+
+class ServerAnswers:
+    """Where the answers of a server's `MetricsEndpoint` come from."""
+
+    def __init__(self, server: Server, node: Node, config: BrokerConfig) -> None:
+        self._server = server
+        self._node = node
+        self._config = config
+
+    def before(self) -> Seen | None:
+        """Take down what only the loop knows, None while the server is not there yet. On the loop."""
+        server = self._server
+        if server.groups is None:
+            return None
+        server.meter.report()
+        return see(server.groups.coordinator, server.endpoints[0], server.connections, server.sessions())
+
+    def metrics(self, seen: Seen | None) -> str:
+        """Return every number there is. In a thread.
+
+        Raises:
+            LogClosed: If the server is not there yet, or not any more.
+        """
+        if seen is None:
+            raise LogClosed("the server is not ready yet")
+        looked_up = list(look_up(self._node, seen, partitions=self._config.metrics_partitions))
+        return exposition([*self._node.directory.context.telemetry.collect(), *looked_up])
+
+    def unready(self) -> str | None:
+        """Return why clients are better served elsewhere, None if they are served. In a thread."""
+        groups = self._server.groups
+        if groups is None:
+            return "the server is not ready yet"
+        if self._server.closing:
+            return "the server closes"
+        if self._server.failure is not None:
+            return f"nothing is stored any more: {self._server.failure}"
+        if self._node.directory.failures.first is not None:
+            return f"nothing is stored any more: {self._node.directory.failures.first}"
+        if not groups.coordinator.loaded:
+            return "consumer groups are not loaded yet, or cannot be: the log of the server says why"
+        return None

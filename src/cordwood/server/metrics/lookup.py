@@ -1,0 +1,167 @@
+"""What a server is asked for rather than counts: looked up at every scrape.
+
+By default there is no series for a topic or a partition, of which there may be very many: sums over all of
+them, and what each consumer group has of each topic. ``cordwood.metrics.partitions`` adds the others, under
+the names of kafka_exporter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from cordwood import telemetry
+from cordwood.broker import FetchSessions, Node, PartitionStanding
+from cordwood.broker.groups import Coordinator
+from cordwood.config import Endpoint
+from cordwood.errors import StorageError, UnknownTopic
+from cordwood.records import TopicPartition
+from cordwood.telemetry import Sample
+from cordwood.tenancy import show_id
+
+
+class SessionCounts(NamedTuple):
+    """Fetch sessions of all orgs, the partitions in them, and how many sessions were evicted."""
+
+    open: int
+    partitions: int
+    evictions: int
+
+
+class Seen(NamedTuple):
+    """What only the loop knows, as it was at one moment."""
+
+    address: Endpoint
+    connections: int
+    sessions: SessionCounts
+    members: Mapping[str, int]
+    offsets: Mapping[str, Mapping[TopicPartition, int]]
+
+
+def see(
+    coordinator: Coordinator, address: Endpoint, connections: int, sessions: Iterable[FetchSessions]
+) -> Seen:
+    """Take down what only the loop knows. On the loop."""
+    members, offsets = {}, {}
+    for key in coordinator.groups():
+        group = coordinator.find(key)
+        name = show_id(key)
+        members[name] = 0 if group is None else len(group.members)
+        offsets[name] = {place: each.offset for place, each in coordinator.offsets(key).items()}
+    counts = [(len(each), each.partitions, each.evictions) for each in sessions]
+    return Seen(address, connections, SessionCounts(*map(sum, zip(*counts, strict=True))), members, offsets)
+
+
+def look_up(node: Node, seen: Seen, *, partitions: bool) -> Iterator[Sample]:
+    """Yield everything that is looked up, of each topic and partition too if *partitions*. In a thread."""
+    stands = _Standings(node)
+    if partitions:
+        # First: it opens logs, which sums are to have in them.
+        yield from _topics(node, stands)
+    yield from _sums(node)
+    yield from _broker(node, seen)
+    yield from _groups(seen, stands, partitions)
+    # Last: partitions that were asked for on the way count too.
+    yield Sample(
+        telemetry.UNREADABLE_PARTITIONS, {}, len(stands.unreadable | node.directory.partitions.refused())
+    )
+
+
+class _Standings:
+    """Where partitions stand, each asked for once."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._known: dict[TopicPartition, PartitionStanding | None] = {}
+        self.unreadable: set[TopicPartition] = set()
+
+    def find(self, place: TopicPartition) -> PartitionStanding | None:
+        """Return where a partition stands, None if it is gone or cannot be opened."""
+        if place not in self._known:
+            self._known[place] = None
+            try:
+                self._known[place] = self._node.standing(*place)
+            except UnknownTopic:
+                pass
+            except StorageError:
+                self.unreadable.add(place)
+        return self._known[place]
+
+
+def _broker(node: Node, seen: Seen) -> Iterator[Sample]:
+    yield Sample(telemetry.CONNECTIONS, {}, seen.connections)
+    yield Sample(telemetry.FETCH_SESSIONS, {}, seen.sessions.open)
+    yield Sample(telemetry.FETCH_SESSION_PARTITIONS, {}, seen.sessions.partitions)
+    yield Sample(telemetry.FETCH_SESSION_EVICTIONS, {}, seen.sessions.evictions)
+    with contextlib.suppress(OSError):
+        yield Sample(telemetry.DISK_FREE_BYTES, {}, node.directory.free_bytes())
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield Sample(telemetry.PAGE_FAULTS, {"kind": "major"}, used.ru_majflt)
+    yield Sample(telemetry.PAGE_FAULTS, {"kind": "minor"}, used.ru_minflt)
+    yield Sample(telemetry.KAFKA_BROKERS, {}, 1)
+    labels = {"id": str(node.directory.settings.config.node_id), "address": str(seen.address)}
+    yield Sample(telemetry.KAFKA_BROKER_INFO, labels, 1)
+
+
+def _sums(node: Node) -> Iterator[Sample]:
+    logs = node.directory.partitions.opened_logs()
+    entries = [node.topics.find(name) for name in list(node.directory.topics)]
+    yield Sample(telemetry.TOPICS, {}, len(entries))
+    yield Sample(telemetry.PARTITIONS, {}, sum(entry.partitions for entry in entries if entry is not None))
+    yield Sample(telemetry.OPEN_LOGS, {}, len(logs))
+    yield Sample(telemetry.LOG_BYTES, {}, sum(log.size() for log in logs))
+    yield Sample(telemetry.FAILED_LOGS, {}, sum(log.failure is not None for log in logs))
+
+
+def _topics(node: Node, stands: _Standings) -> Iterator[Sample]:
+    for name in list(node.directory.topics):
+        entry = node.topics.find(name)
+        if entry is None:
+            continue
+        yield Sample(telemetry.KAFKA_TOPIC_PARTITIONS, {"topic": name}, entry.partitions)
+        size = 0
+        for number in range(entry.partitions):
+            standing = stands.find((name, number))
+            if standing is not None:
+                size += standing.size
+                yield from _partition(node, {"topic": name, "partition": str(number)}, standing)
+        yield Sample(telemetry.TOPIC_BYTES, {"topic": name}, size)
+
+
+def _partition(node: Node, place: Mapping[str, str], standing: PartitionStanding) -> Iterator[Sample]:
+    yield Sample(telemetry.KAFKA_CURRENT_OFFSET, place, standing.high_watermark)
+    yield Sample(telemetry.KAFKA_OLDEST_OFFSET, place, standing.log_start_offset)
+    yield Sample(telemetry.KAFKA_LEADER, place, node.directory.settings.config.node_id)
+    yield Sample(telemetry.KAFKA_REPLICAS, place, 1)
+    yield Sample(telemetry.KAFKA_IN_SYNC, place, 1)
+    yield Sample(telemetry.KAFKA_PREFERRED, place, 1)
+    yield Sample(telemetry.KAFKA_UNDER_REPLICATED, place, 0)
+
+
+def _groups(seen: Seen, stands: _Standings, partitions: bool) -> Iterator[Sample]:
+    yield Sample(telemetry.CONSUMER_GROUPS, {}, len(seen.members))
+    furthest = 0
+    for name, offsets in seen.offsets.items():
+        group = {"consumergroup": name}
+        yield Sample(telemetry.KAFKA_GROUP_MEMBERS, group, seen.members[name])
+        committed: dict[str, int] = {}
+        lags: dict[str, int] = {}
+        for (topic, number), offset in offsets.items():
+            standing = stands.find((topic, number))
+            if standing is None:
+                continue
+            # Beyond the end is who committed before a restore took records away: it is not behind.
+            lag = max(standing.high_watermark - offset, 0)
+            committed[topic] = committed.get(topic, 0) + offset
+            lags[topic] = lags.get(topic, 0) + lag
+            if partitions:
+                place = {**group, "topic": topic, "partition": str(number)}
+                yield Sample(telemetry.KAFKA_GROUP_OFFSET, place, offset)
+                yield Sample(telemetry.KAFKA_GROUP_LAG, place, lag)
+        for topic, lag in lags.items():
+            yield Sample(telemetry.KAFKA_GROUP_OFFSET_SUM, {**group, "topic": topic}, committed[topic])
+            yield Sample(telemetry.KAFKA_GROUP_LAG_SUM, {**group, "topic": topic}, lag)
+            furthest = max(furthest, lag)
+    yield Sample(telemetry.CONSUMER_LAG, {}, furthest)

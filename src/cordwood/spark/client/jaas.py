@@ -1,0 +1,98 @@
+"""Translate ``sasl.jaas.config``, the credentials of Java's client, to librdkafka's settings. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from cordwood.errors import ConfigError
+
+_NAME = "kafka.sasl.jaas.config"
+_ENTRY = re.compile(
+    r"\s*(?P<module>[\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(?P<options>.*);\s*", re.DOTALL
+)
+_OPTION = re.compile(r"""\s*([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_EXTENSION = "extension_"
+
+
+def from_jaas(text: str, mechanism: str | None) -> dict[str, str]:
+    """Return the settings of the one login module in *text*, besides ``sasl.mechanism``.
+
+    Raises:
+        ConfigError: If it is not one login module, or an unsupported one. Never quotes *text*, which contains
+            a password.
+    """
+    entry = _ENTRY.fullmatch(text)
+    if entry is None:
+        raise ConfigError(
+            _NAME,
+            f"{_NAME} is not one login module: expected "
+            'org.apache.kafka.common.security.plain.PlainLoginModule required username="…" password="…";',
+        )
+    options = _options(entry["options"])
+    # Some vendors prefix Kafka's package with their own.
+    module = entry["module"].rpartition(".")[2]
+    match module:
+        case "PlainLoginModule":
+            return {"sasl.mechanism": mechanism or "PLAIN", **_user(module, options)}
+        case "ScramLoginModule":
+            if mechanism is None:
+                raise ConfigError(
+                    "kafka.sasl.mechanism",
+                    "kafka.sasl.mechanism is missing: ScramLoginModule needs SCRAM-SHA-256 or SCRAM-SHA-512",
+                )
+            return _user(module, options)
+        case "OAuthBearerLoginModule":
+            return _oauth(options)
+        case "Krb5LoginModule":
+            return _kerberos(options)
+    raise ConfigError(
+        _NAME,
+        f"{_NAME} names {module}, but there are PlainLoginModule, ScramLoginModule, OAuthBearerLoginModule "
+        "and Krb5LoginModule here",
+    )
+
+
+def _options(text: str) -> dict[str, str]:
+    found, position = {}, 0
+    while text[position:].strip():
+        option = _OPTION.match(text, position)
+        if option is None or (";" in option[2] and option[2][0] not in "\"'"):
+            raise ConfigError(_NAME, f"{_NAME} has something that is not name=value after its login module")
+        value = option[2]
+        found[option[1]] = _ESCAPED.sub(r"\1", value[1:-1]) if value[0] in "\"'" else value
+        position = option.end()
+    return found
+
+
+def _user(module: str, options: Mapping[str, str]) -> dict[str, str]:
+    missing = [name for name in ("username", "password") if name not in options]
+    if missing:
+        raise ConfigError(_NAME, f"{_NAME}: {module} is given no {missing[0]}")
+    return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _oauth(options: Mapping[str, str]) -> dict[str, str]:
+    """Return how a token is asked for; the address is in ``sasl.oauthbearer.token.endpoint.url``."""
+    names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
+    if "clientId" not in options or "clientSecret" not in options:
+        raise ConfigError(
+            _NAME,
+            f"{_NAME}: OAuthBearerLoginModule needs clientId and clientSecret here: a token is asked for at "
+            "kafka.sasl.oauthbearer.token.endpoint.url",
+        )
+    found = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    found |= {f"sasl.oauthbearer.{names[name]}": value for name, value in options.items() if name in names}
+    extensions = {
+        name.removeprefix(_EXTENSION): value for name, value in options.items() if name.startswith(_EXTENSION)
+    }
+    if extensions:
+        found["sasl.oauthbearer.extensions"] = ",".join(f"{name}={text}" for name, text in extensions.items())
+    return found
+
+
+def _kerberos(options: Mapping[str, str]) -> dict[str, str]:
+    names = {"keyTab": "keytab", "principal": "principal", "serviceName": "service.name"}
+    found = {f"sasl.kerberos.{names[name]}": value for name, value in options.items() if name in names}
+    return {"sasl.mechanism": "GSSAPI", **found}

@@ -1,0 +1,43 @@
+"""Tamper evidence of a partition: leaves, chain files, statements, checkpoints, verified reads."""
+
+from cordwood.storage.chain.chains import Chains, kept_chain
+from cordwood.storage.chain.checkpoints import (
+    KeptCheckpoint,
+    kept_checkpoints,
+    key_path,
+    read_note,
+    sign_checkpoint,
+    signed_up_to,
+    signing_key,
+    verifier_key,
+    verifier_path,
+)
+from cordwood.storage.chain.files import ENTRY, ChainHead, KeptChain, chain_directory, read_head
+from cordwood.storage.chain.follower import frames_of
+from cordwood.storage.chain.signing import CheckpointSigner
+from cordwood.storage.chain.verified_read import ComparedPartition, ReadSource, WithoutLeaf, followed_to
+
+__all__ = [
+    "ENTRY",
+    "ChainHead",
+    "Chains",
+    "CheckpointSigner",
+    "ComparedPartition",
+    "KeptChain",
+    "KeptCheckpoint",
+    "ReadSource",
+    "WithoutLeaf",
+    "chain_directory",
+    "followed_to",
+    "frames_of",
+    "kept_chain",
+    "kept_checkpoints",
+    "key_path",
+    "read_head",
+    "read_note",
+    "sign_checkpoint",
+    "signed_up_to",
+    "signing_key",
+    "verifier_key",
+    "verifier_path",
+]

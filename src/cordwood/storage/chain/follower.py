@@ -1,0 +1,287 @@
+"""Extend a chain along its log: one leaf for every frame, as it was first appended.
+
+Frames that were removed or rewritten before they got a leaf leave a gap. A truncation, compaction or removal
+gets a statement as its leaf, so verification can tell these changes from tampering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from cordwood.disk import join
+from cordwood.errors import CorruptRange, MetadataDamaged, OffsetOutOfRange
+from cordwood.host import Clock
+from cordwood.integrity import merkle
+from cordwood.storage.chain.files import chain_directory
+from cordwood.storage.chain.statements import Statement
+from cordwood.storage.chain.writer import ChainWriter
+from cordwood.storage.log import Fetched, FrameRun, Pace, PartitionLog, Segment, View, bounds_of, walk
+
+#: The number of bytes of the log read into memory at once.
+WINDOW_BYTES = 1 << 20
+#: Added leaves are synced after this many bytes of the log, or after this time.
+COMMIT_BYTES = 256 << 20
+COMMIT_NS = 5_000_000_000
+#: The number of last frames that are compared with their leaves when a chain is opened.
+COMPARED_FRAMES = 16
+
+
+class _LogFile(NamedTuple):
+    """Identity of the file that frames were read from; compaction and truncation change it."""
+
+    base: int
+    generation: int
+    leader_epoch: int
+
+
+class Follower:
+    """A log and its chain, which continues at ``next_offset``."""
+
+    def __init__(self, clock: Clock, log: PartitionLog, chain: ChainWriter) -> None:
+        self._log = log
+        self._chain = chain
+        self._clock = clock
+        self._end = 0
+        self.next_offset = chain.head.next_offset
+        self._leader_epoch = chain.head.leader_epoch
+        self._uncommitted = 0
+        self._uncommitted_since_ns: int | None = None
+
+    def close(self) -> None:
+        """Close the files. Uncommitted leaves are lost."""
+        self._chain.close()
+
+    def run(self, pace: Pace) -> int:
+        """Extend the chain to the current high watermark; return the number of added leaves."""
+        before, self._end = self._chain.size, self._log.high_watermark
+        while self._step(self._log.view):
+            if self._uncommitted >= COMMIT_BYTES:
+                self.commit()
+            pace(0)
+        self.add_removal(self._log.log_start_offset, "requested")
+        if self._chain.size != before and self._uncommitted_since_ns is None:
+            self._uncommitted_since_ns = self._clock.monotonic_ns()
+        return self._chain.size - before
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether leaves were added that are not durable yet."""
+        return self._uncommitted_since_ns is not None
+
+    def is_commit_due(self, now_ns: int) -> bool:
+        """Return whether the added leaves should be synced now."""
+        since = self._uncommitted_since_ns
+        return since is not None and now_ns - since >= COMMIT_NS
+
+    def commit(self) -> None:
+        """Make added leaves durable. The log is synced first, so that no leaf outlives its frame."""
+        if self._chain.size != self._chain.head.size:
+            self._log.commit()
+            self._chain.commit(self.next_offset, self._leader_epoch)
+        self._uncommitted, self._uncommitted_since_ns = 0, None
+
+    def check_end(self) -> None:
+        """Compare the last leaves with the log: extending the chain over a changed log would hide the change.
+
+        Raises:
+            MetadataDamaged: If they differ.
+        """
+        view, chain = self._log.view, self._chain
+        if view.state.leader_epoch != self._leader_epoch or self.next_offset > view.high_watermark:
+            # A truncation or a lost tail. The next statement of the chain reports it.
+            return
+        last = chain.find(self.next_offset - 1)
+        if last is None or chain.entry(last).first_offset < view.state.log_start_offset:
+            return
+        first = max(last - COMPARED_FRAMES + 1, 0)
+        while first < last and not view.state.log_start_offset <= chain.entry(first).first_offset:
+            first += 1
+        offset = chain.entry(first).first_offset
+        with contextlib.suppress(CorruptRange, OffsetOutOfRange):
+            while offset < self.next_offset:
+                runs = self._log.read(offset, WINDOW_BYTES, self.next_offset).runs
+                if not runs:
+                    return
+                offset = self._compare(runs)
+
+    def _compare(self, runs: Sequence[FrameRun]) -> int:
+        """Compare frames with their leaves; return the offset after the last frame."""
+        view = self._log.view
+        for first, _, frame in (each for run in runs for each in frames_of(run)):
+            leaf = self._chain.find(first, view.segments[view.find_segment(first)].info.generation)
+            if leaf is not None and self._chain.leaf(leaf) != merkle.leaf_hash(frame):
+                path = join(chain_directory(self._log.directory), "leaves")
+                raise MetadataDamaged(
+                    path, f"leaf {leaf} is not that of the frame at offset {first} of the log"
+                )
+        return runs[-1].next_offset
+
+    def _step(self, view: View) -> bool:
+        """Process the next frames or statement; return False at the end of the log."""
+        if view.state.leader_epoch != self._leader_epoch:
+            self._add_truncation(view)
+        elif self.next_offset > view.high_watermark:
+            self._note_cut("lost", view.high_watermark)
+        elif self.next_offset >= min(self._end, view.high_watermark):
+            return False
+        elif self.next_offset < view.state.log_start_offset:
+            self._note_gap(view.state.log_start_offset, "removed")
+        else:
+            self._take_frames(view)
+        return True
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def _take_frames(self, view: View) -> None:
+        """Add the leaves of the next frames, or a statement that they are not as appended any more."""
+        at = view.find_segment(self.next_offset)
+        rewritten_to = _rewritten_to(view, at)
+        if self.next_offset < rewritten_to:
+            self._note_gap(rewritten_to, "compacted")
+            return
+        source = _source(view, at)
+        try:
+            fetched = self._log.read(self.next_offset, WINDOW_BYTES, view.bounds(at).next_offset)
+        except OffsetOutOfRange:
+            # The frames were removed or cut a moment ago; the next state of the log shows that.
+            return
+        except CorruptRange as damage:
+            if isinstance(damage.__cause__, OSError):
+                # A later read may succeed, while a gap in the chain would be permanent.
+                raise
+            if self._is_current(source):
+                self._note_gap(max(damage.resume_offset, self.next_offset + 1), "damaged")
+            return
+        if not self._is_current(source):
+            return
+        if fetched.runs:
+            self._add(fetched)
+        else:
+            self._note_gap(view.bounds(at).next_offset, "missing")
+
+    def _is_current(self, source: _LogFile) -> bool:
+        """Return whether the frames just read came from files that are still part of the log."""
+        view = self._log.view
+        return any(_source(view, at) == source for at in range(len(view.segments)))
+
+    def _add(self, fetched: Fetched) -> None:
+        for run in fetched.runs:
+            leaves, entries = [], []
+            for first, next_offset, frame in frames_of(run):
+                leaves.append(merkle.leaf_hash(frame))
+                entries.append((first, next_offset))
+            self._chain.add_frames(leaves, entries)
+            self._uncommitted += len(run.data)
+            self.next_offset = run.next_offset
+
+    # --- statements --------------------------------------------------------------------------------
+
+    def add_removal(self, end: int, reason: str) -> None:
+        """Add a statement that records before *end* are removed, unless one says so already."""
+        start = self._chain.removed_to
+        if start < end:
+            self._say("removed", start, end, self.next_offset, reason)
+
+    def add_compaction(self, prepared: Segment) -> None:
+        """Add a statement with the content of a compacted segment, and leaves for its changed frames.
+
+        Raises:
+            CorruptRange: If the segment on disk is not what compaction wrote.
+        """
+        info, chain = prepared.info, self._chain
+        assert info.next_offset <= self.next_offset
+        root = merkle.empty_frontier()
+        leaves: list[bytes] = []
+        entries: list[tuple[int, int]] = []
+        for first, next_offset, frame in self._frames_in(prepared):
+            leaf = merkle.leaf_hash(frame)
+            root.add([leaf])
+            known = chain.find(first, info.generation)
+            if known is None or chain.leaf(known) != leaf:
+                leaves.append(leaf)
+                entries.append((first, next_offset))
+        chain.add_frames(leaves, entries)
+        self._say(
+            "compacted",
+            info.base,
+            info.next_offset,
+            self.next_offset,
+            generation=info.generation,
+            frames=root.size,
+            moved=len(leaves),
+            root=root.root().hex(),
+        )
+
+    def _frames_in(self, segment: Segment) -> Iterator[tuple[int, int, memoryview]]:
+        bounds = bounds_of(self._log.state, segment.info, self._log.config.stored_bytes_max)
+        for found in walk(segment, bounds, (segment.base, 0), WINDOW_BYTES, None):
+            if isinstance(found, CorruptRange):
+                raise found
+            last = len(found.table) - 1
+            yield from frames_of(FrameRun(found.position, found.data, found.table, 0, last, segment.format))
+
+    def _add_truncation(self, view: View) -> None:
+        """Add a statement that the log was truncated, at the lowest start offset of any later epoch."""
+        cuts = [each.start_offset for each in view.state.epochs if each.epoch > self._leader_epoch]
+        self._leader_epoch = view.state.leader_epoch
+        self._note_cut("truncated", min([*cuts, view.high_watermark]))
+
+    def _note_cut(self, kind: Literal["truncated", "lost"], start: int) -> None:
+        end = self.next_offset
+        go_on = min(start, end)
+        leaf = self._chain.find(start - 1) if start < end else None
+        if leaf is not None and self._chain.entry(leaf).next_offset > start:
+            # A truncation inside a frame rewrites its remaining records as a new frame.
+            go_on = self._chain.entry(leaf).first_offset
+        self._say(kind, start, max(start, end), go_on)
+
+    def _note_gap(self, end: int, reason: str) -> None:
+        self._say("gap", self.next_offset, end, end, reason)
+
+    def _say(
+        self,
+        kind: Literal["truncated", "lost", "gap", "removed", "compacted"],
+        start: int,
+        end: int,
+        go_on: int,
+        reason: str = "",
+        **more: Any,
+    ) -> None:
+        statement = Statement(
+            kind=kind,
+            leaf=self._chain.size,
+            start=start,
+            end=end,
+            leader_epoch=self._leader_epoch,
+            noted_ms=self._clock.now_ms(),
+            reason=reason,
+            **more,
+        )
+        self._chain.add_statement(statement, go_on)
+        self.next_offset = go_on
+
+
+def _source(view: View, at: int) -> _LogFile:
+    info = view.segments[at].info
+    return _LogFile(info.base, info.generation, view.state.leader_epoch)
+
+
+def _rewritten_to(view: View, at: int) -> int:
+    """Return the offset up to which the frames of a segment were written by compaction."""
+    if not view.segments[at].info.generation:
+        return 0
+    if at == len(view.segments) - 1:
+        # A truncation made a compacted segment active again; later appends to it are not rewritten frames.
+        return view.state.epoch_start.next_offset
+    return view.bounds(at).next_offset
+
+
+def frames_of(run: FrameRun) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield (first offset, next offset, bytes) of each frame."""
+    table, buffer = run.table, memoryview(run.buffer)
+    last_end = table.position(run.first) + len(run.data)
+    for number in range(run.first, run.last + 1):
+        end = table.position(number + 1) if number < run.last else last_end
+        yield table.base_offset(number), table.next_offset(number), buffer[table.position(number) : end]

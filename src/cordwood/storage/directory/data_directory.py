@@ -1,0 +1,283 @@
+"""A data directory open for writing: it locks the directory, opens its parts and holds them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+
+from cordwood.config import BrokerConfig, TopicConfig, layered_as_far_as_possible, only_static
+from cordwood.disk import Files, Reserve, WatchedFiles, as_storage_error, join, parent
+from cordwood.errors import LogFailed, NotADataDirectory, StorageError
+from cordwood.host import Clock, SystemClock, process
+from cordwood.storage.chain import Chains, CheckpointSigner
+from cordwood.storage.directory.deletion import remove_moved
+from cordwood.storage.directory.maintenance import DirectoryMaintenance
+from cordwood.storage.directory.own_partitions import OwnPartitions
+from cordwood.storage.directory.partitions import DirectoryPartitions
+from cordwood.storage.directory.producer_ids import ProducerIdBlocks
+from cordwood.storage.directory.settings import DirectorySettings
+from cordwood.storage.directory.summary import write_summary
+from cordwood.storage.directory.topic_settings import TopicSettings
+from cordwood.storage.directory.topics import DirectoryTopics
+from cordwood.storage.log import (
+    LogContext,
+    OpenFiles,
+    SegmentSource,
+    ServedPartition,
+    remove_spools,
+    sync_names,
+)
+from cordwood.storage.meta import Catalogue, FailureWatch, Lifecycle, check_regular_directory, identity
+from cordwood.storage.shared import SharedTopics
+from cordwood.storage.sink import Publisher
+from cordwood.telemetry import INDEX_REBUILD_SECONDS, INDEX_REBUILDS, Telemetry
+
+#: Files that are open to read, at most: or an eighth of all that may be open, as of chains.
+OPEN_FILES_MAX = 256
+#: File handles in reserve, for as many threads that have to finish a change at the same time; or a sixteenth.
+SPARE_HANDLES_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The arguments of `DataDirectory`.
+
+    The defaults describe this process; tests give values that are the same in every run.
+    """
+
+    files: Files
+    path: str
+    config: BrokerConfig
+    #: Whether settings that were stored at run time apply: to a broker they do.
+    dynamic: bool = False
+    create: bool = True
+    mapped: bool = True
+    #: Where sealed segments are read from; None for local files.
+    segments: SegmentSource | None = None
+    #: Space on the disk that is kept for deletions; see `reserve`.
+    reserve_bytes: int = 0
+    #: How many files and connections the process may have open, None for no limit.
+    handles: int | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    holder: str = field(default_factory=process.holder)
+    uuid: str = field(default_factory=process.new_id)
+    node_name: str = field(default_factory=process.host)
+    secret: bytes = field(default_factory=process.new_secret)
+
+
+class DataDirectory:
+    """The one writer of a data directory. Every method may be called from any thread.
+
+    The work is done by its parts: ``partitions``, ``topics``, ``settings``, ``producer_ids``, ``chains``,
+    ``signer``, ``publisher`` and ``maintenance``. They share ``context``, ``lifecycle`` and one lock, and
+    raise LogClosed once the directory is closed.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        """Lock the directory, create it at first boot, recover it after a crash.
+
+        Raises:
+            DirectoryLocked: If another process writes it.
+            DirectoryRefused: If it is missing and not to be created, not a data directory, or of a newer
+                version.
+            MetadataDamaged: If the catalogue of topics cannot be read.
+        """
+        self.path = opening.path
+        self.failures = FailureWatch()
+        self.files = files = WatchedFiles(opening.files, self.failures.report_sync)
+        self.handles = files.handles
+        self._guard = RLock()
+        self._reserve = Reserve(files, opening.path, opening.clock, opening.reserve_bytes)
+        # Before the lock, because taking it writes to its file.
+        check_regular_directory(files, opening.path)
+        # Before anything is created, so that a directory that is not ours stays as it is …
+        if identity.is_first_boot(files, opening.path) and not opening.create:
+            raise NotADataDirectory(opening.path)
+        gained = files.make_directories(join(opening.path, "meta"))
+        self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
+        try:
+            # … and again under the lock, because another process may have created it meanwhile.
+            first_boot = identity.is_first_boot(files, opening.path)
+            if first_boot:
+                # An earlier try may have made the directory and crashed before its name was synced.
+                for directory in {*gained, parent(opening.path), opening.path}:
+                    files.sync_directory(directory)
+            self._open_metadata(opening, first_boot)
+            self._open_parts(opening)
+            self._share_handles(opening)
+            remove_spools(files, self.path)
+            remove_moved(files, self.path)
+            if not self.lifecycle.is_clean:
+                self._reserve.keep()
+                if not first_boot:
+                    self._recover()
+        except BaseException:
+            self.handles.close()
+            self._lock.release()
+            raise
+
+    def _open_metadata(self, opening: Opening, first_boot: bool) -> None:
+        files = self.files
+        if first_boot:
+            self._catalogue = Catalogue.create(files, self.path)
+            write_summary(files, self.path, (), ())
+            self.identity = identity.create_identity(
+                files, self.path, opening.clock, opening.uuid, opening.node_name
+            )
+        else:
+            self.identity = identity.read_identity(files, self.path)
+            self._catalogue = Catalogue.open(files, self.path)
+        is_clean = not first_boot and identity.was_closed_cleanly(files, self.path)
+        self.lifecycle = Lifecycle(files, self.path, self._lock, self._reserve, is_clean=is_clean)
+
+    def _open_parts(self, opening: Opening) -> None:
+        files, path, guard = self.files, self.path, self._guard
+        catalogue, lifecycle = self._catalogue, self.lifecycle
+        layers, warnings = only_static(opening.config), list[str]()
+        if opening.dynamic:
+            # Before recovery: the largest allowed batch decides which bytes recovery accepts as one.
+            stored = catalogue.contents.broker_settings
+            layers, warnings = layered_as_far_as_possible(opening.config, stored)
+        self._topic_settings = topic_settings = TopicSettings(layers)
+        self.context = context = self._log_context(opening, topic_settings)
+        self.signer = CheckpointSigner(files, path, self.identity.uuid, lifecycle)
+        for_chains = None if opening.handles is None else opening.handles // 8
+        self.chains = chains = Chains(context, lifecycle, self.signer, for_chains)
+        self._own = own = OwnPartitions(context, path, catalogue, topic_settings, lifecycle, guard)
+        shared = SharedTopics(context, chains, own.shared_log, guard)
+        self.partitions = partitions = DirectoryPartitions(
+            context, path, catalogue, topic_settings, own, shared, lifecycle, guard
+        )
+        self.topics = DirectoryTopics(
+            context, path, catalogue, topic_settings, partitions, chains, lifecycle, guard
+        )
+        self.settings = DirectorySettings(
+            catalogue, opening.config, topic_settings, partitions, lifecycle, guard, warnings
+        )
+        self.producer_ids = ProducerIdBlocks(catalogue, lifecycle, guard)
+        self.publisher = Publisher(context, path, catalogue, topic_settings, partitions, lifecycle)
+        self.maintenance = DirectoryMaintenance(
+            context, catalogue, topic_settings, chains, partitions, self.publisher, lifecycle, opening.secret
+        )
+
+    def _log_context(self, opening: Opening, settings: TopicSettings) -> LogContext:
+        open_files = OpenFiles(
+            self.files,
+            mapped=opening.mapped,
+            limit=OPEN_FILES_MAX if opening.handles is None else min(OPEN_FILES_MAX, opening.handles // 8),
+            indexes_max=opening.config.index_cache_segments,
+            rebuilding=partial(_count_rebuild, opening.telemetry, opening.clock),
+            source=opening.segments,
+        )
+        return LogContext(
+            self.files,
+            open_files,
+            opening.clock,
+            opening.telemetry,
+            self.lifecycle.check_alive,
+            self.lifecycle.before_change,
+            self._reserve,
+            self.handles.urgently,
+            self.failures.report,
+            lambda: settings.broker.producer_id_expiration_ms,
+        )
+
+    def _share_handles(self, opening: Opening) -> None:
+        """Let the parts close idle files when handles run out, and keep some handles in reserve."""
+        if opening.config.file_mode == "group":
+            # Tasks of other users stage there, and cannot create it in a directory of this user.
+            self.files.make_directories(join(self.path, "tmp", "sink"))
+        shared = self.partitions.shared
+        for part in (self.context.open_files, shared, self.chains, self._own):
+            self.handles.add(part.give_back)
+        if opening.handles is not None:
+            spare = min(SPARE_HANDLES_MAX, opening.handles // 16)
+            self.handles.fill_reserve(opening.files, identity.identity_path(self.path), spare)
+
+    def _recover(self) -> None:
+        """Finish every change that a crash interrupted, before the first append."""
+        # The names of files that a killed process created may not be durable, and recovery relies on them.
+        sync_names(self.files, self.path)
+        self.topics.finish_deletions()
+        self.partitions.open_all()
+        self.topics.finish_shared_deletions()
+        for key, error in self.publisher.finish_all().items():
+            self.partitions.refuse(key, error)
+
+    # --- shared with ReadOnlyDirectory ------------------------------------------------------------
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can still be written to the disk of this directory."""
+        return self.files.free_bytes(self.path)
+
+    def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Return the settings of a topic that sets *overrides* itself.
+
+        Raises:
+            ConfigError: If a setting is unknown, its value is invalid, or it contradicts the format.
+        """
+        return self._topic_settings.config_of(overrides)
+
+    def readable(self, topic: str, partition: int) -> ServedPartition:
+        """Return a partition to read; see `DirectoryPartitions.readable`."""
+        return self.partitions.readable(topic, partition)
+
+    # --- closing ----------------------------------------------------------------------------------
+
+    def describe(self, holder: str) -> None:
+        """Write *holder* to the lock file, for processes that find it locked: for example our address."""
+        self._lock.describe(holder)
+
+    def close(self) -> None:
+        """Flush, sync and close everything, mark the directory clean and unlock it.
+
+        Idempotent; does nothing in a forked child.
+
+        Raises:
+            LogFailed: If a partition failed, now or before. The others are closed all the same.
+            StorageError: If the metadata could not be written.
+        """
+        with self._guard:
+            if not self.lifecycle.begin_close():
+                return
+            self.partitions.wake_waiting()
+        # Closing writes a little, and a closed directory reserves no space.
+        self._reserve.close()
+        # Without the guard: an append that is under way may need it before it leaves its partition.
+        self.chains.close()
+        failures = self.partitions.close()
+        if self._catalogue.failed:
+            failures.append(LogFailed(f"{self.path}: a sync of the catalogue failed"))
+        try:
+            self._catalogue.close()
+            if not failures:
+                topics = self._catalogue.contents.topics
+                write_summary(self.files, self.path, topics, self._own.logs.values())
+                if self._is_whole():
+                    self.lifecycle.mark_clean()
+        except StorageError as error:
+            failures.append(error)
+        except OSError as error:
+            failures.append(as_storage_error(error, "closing"))
+        finally:
+            self.handles.close()
+            self._lock.release()
+        if failures:
+            raise failures[0]
+
+    def _is_whole(self) -> bool:
+        """Return whether the next open has nothing to recover or to finish."""
+        return self.failures.first is None and not self._own.refused and not self.lifecycle.has_leftovers
+
+
+@contextlib.contextmanager
+def _count_rebuild(telemetry: Telemetry, clock: Clock) -> Iterator[None]:
+    """Count an index that is rebuilt from its log, and the time that takes."""
+    telemetry.add(INDEX_REBUILDS)
+    started = clock.monotonic_ns()
+    yield
+    telemetry.observe(INDEX_REBUILD_SECONDS, (clock.monotonic_ns() - started) / 1e9)

@@ -1,0 +1,499 @@
+"""Open a partition: finish what was committed, scan past the mark, decide torn or corrupt.
+
+Below the bound that the mark proves synced, bytes that are wrong are corruption: they stay, and are
+refused when read. Above it they are a torn tail: they were never acknowledged, so they are moved to the
+quarantine and cut. What is kept of the tail is synced before any reader sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from cordwood.config import TopicConfig
+from cordwood.disk import File, Files, Mark, MarkFile, Store, join, parent, read_marks, write_atomically
+from cordwood.errors import MetadataDamaged
+from cordwood.formats import ENTRY_SIZE, Beside, Ending, Format, FrameTable
+from cordwood.index import TimeIndex
+from cordwood.kernels import INT64_MAX
+from cordwood.storage.log.active_segment import (
+    ActiveSegment,
+    Flushed,
+    LogContext,
+    Stores,
+    create_stores,
+    empty_active,
+    mark_of,
+    may_preallocate,
+    opened_ms,
+)
+from cordwood.storage.log.changes import swapping, truncation
+from cordwood.storage.log.opening.leftovers import remove_leftovers
+from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.log.reading import Bounds, bounds_of, index_frames, left_before, note_frames
+from cordwood.storage.log.segment import (
+    OffsetIndex,
+    OwnedSegment,
+    Segment,
+    load_vouched,
+    segment_path,
+    segments_directory,
+    sidecar_end,
+)
+from cordwood.storage.log.state import (
+    Bound,
+    PartitionState,
+    SealedInfo,
+    active_info,
+    mark_path,
+    read_state,
+    sealed_state,
+    state_path,
+    write_state,
+)
+from cordwood.storage.meta import TopicEntry, named_by
+from cordwood.telemetry import INDEX_CORRUPTIONS_DETECTED, RECOVERY_SECONDS, TORN_BYTES
+
+SCAN_WINDOW_BYTES = 8 << 20
+#: A sidecar without entries is no larger than this.
+SIDECAR_HEAD_MAX = 16
+#: How far into a cut tail a whole frame is looked for, to say in the report that there was one.
+SEARCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening a partition found and did. A torn tail is a result, not an error."""
+
+    directory: str
+    scanned_bytes: int = 0
+    kept_bytes: int = 0
+    truncated_bytes: int = 0
+    quarantined: str | None = None
+    whole_frame_cut: bool = False
+    indexes_rebuilt: bool = False
+    finished_truncation: bool = False
+    finished_swap: bool = False
+    removed_leftovers: tuple[str, ...] = ()
+    damage: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether there was nothing to do."""
+        return self == RecoveryReport(self.directory)
+
+
+def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
+    """Return whether a partition was ever committed in *directory*.
+
+    Raises:
+        MetadataDamaged: If something beside it says that one was, but there is no `partition.json`.
+    """
+    if files.exists(state_path(directory)):
+        return True
+    # What create_partition leaves when it is cut off: an empty first segment and a mark at its start.
+    for mark in read_marks(files, mark_path(directory)):
+        said = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
+        if said != (0, initial_offset, 0, initial_offset, initial_offset):
+            raise MetadataDamaged(state_path(directory), "is missing, but its mark is there")
+    segments = segments_directory(directory)
+    for name in files.list(segments) if files.exists(segments) else ():
+        base, _, suffix = name.partition(".")
+        sidecar = suffix in truncation.SIDECAR_SUFFIXES
+        with contextlib.closing(files.open(join(segments, name), "read")) as file:
+            begun = file.size() <= (SIDECAR_HEAD_MAX if sidecar else 0)
+            if not begun or base != f"{initial_offset:020d}" or (suffix != "log" and not sidecar):
+                raise MetadataDamaged(state_path(directory), f"is missing, but {name} is there")
+    return False
+
+
+def check_belongs(
+    directory: str, state: PartitionState, entry: TopicEntry, partition: int, initial_offset: int
+) -> None:
+    """Refuse a partition that is not the one its place says.
+
+    Raises:
+        MetadataDamaged: If it is another topic's or partition's, or begins before *initial_offset*.
+    """
+    if (state.topic, state.topic_id, state.partition) != (entry.name, entry.id, partition):
+        found = f"partition {state.partition} of topic {state.topic} with id {state.topic_id}"
+        raise MetadataDamaged(state_path(directory), f"is that of {found}")
+    if min([state.active_base, *(info.base for info in state.sealed)]) < initial_offset:
+        raise MetadataDamaged(state_path(directory), f"begins before offset {initial_offset}")
+
+
+def create_partition(
+    context: LogContext, directory: str, config: TopicConfig, format_: Format, state: PartitionState
+) -> PartitionLog:
+    """Make a partition without records. Durable on return; a crash before that leaves no partition."""
+    files = context.files
+    files.make_directories(segments_directory(directory))
+    stores = create_stores(files, directory, state.active_base, config, format_)
+    active = empty_active(context, directory, state, stores, format_)
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(mark_path(directory))
+    mark = MarkFile.create(files, mark_path(directory), mark_of(state, active, 0, active.next_offset))
+    write_state(files, directory, state)
+    # A process that made these directories may have crashed before it synced their names: the directory of
+    # the topic, the one of all topics, and the data directory.
+    above = directory
+    for _ in range(3):
+        above = parent(above)
+        files.sync_directory(above)
+    return PartitionLog(context, directory, config, format_, state, (), active, mark, new=True)
+
+
+def open_partition(
+    context: LogContext, directory: str, quarantine: str, config: TopicConfig, format_: Format
+) -> tuple[PartitionLog, RecoveryReport]:
+    """Open an existing partition to append to it, after whatever happened to it.
+
+    Deterministic and itself crash-safe: run again, it does the same. Time goes with what lies past the
+    mark, not with the size of the log.
+
+    Raises:
+        MetadataDamaged: If `partition.json` is missing or damaged, or contradicts the mark.
+    """
+    started = context.clock.monotonic_ns()
+    state = read_state(context.files, directory)
+    if state.record_format != format_.name:
+        # Before anything is looked at: frames of another format would pass for a torn tail.
+        found = f"is of format {state.record_format}, but its topic of format {format_.name}"
+        raise MetadataDamaged(state_path(directory), found)
+    report = RecoveryReport(directory)
+    if state.truncating is not None:
+        state = truncation.finish_cut(context.files, directory, state)
+        report = replace(report, finished_truncation=True)
+    if state.swapping is not None:
+        state = swapping.finish_swap(context.files, directory, state)
+        report = replace(report, finished_swap=True)
+    marks = read_marks(context.files, mark_path(directory))
+    if not marks:
+        # No crash takes both slots. Every whole frame is kept all the same, but somebody should know.
+        report = replace(report, damage=f"{mark_path(directory)} is missing or unreadable")
+    mark = newest_mark(state, marks, directory)
+    sealed: tuple[Segment, ...] = tuple(
+        OwnedSegment(context.open_files, directory, info, format_) for info in state.sealed
+    )
+    recovery = _Recovery(context, directory, quarantine, config, format_, state, mark, report)
+    active = recovery.recover_active()
+    if recovery.lost is not None:
+        lost = Segment(context.open_files, directory, recovery.lost, format_)
+        sealed = (*sealed, lost)
+    leftovers = remove_leftovers(context.files, directory, quarantine, recovery.state, format_)
+    report = replace(recovery.report, removed_leftovers=leftovers)
+    mark_file = MarkFile.open(context.files, mark_path(directory))
+    now = mark_of(recovery.state, active, active.store.end, active.next_offset)
+    if mark is None or now != mark._replace(sequence=0) or not report.clean:
+        mark_file.write(now)
+        mark_file.sync()
+        context.files.sync_directory(directory)
+    log = PartitionLog(context, directory, config, format_, recovery.state, sealed, active, mark_file)
+    context.telemetry.observe(RECOVERY_SECONDS, (context.clock.monotonic_ns() - started) / 1e9)
+    return log, report
+
+
+def newest_mark(state: PartitionState, marks: list[Mark], directory: str) -> Mark | None:
+    """Return the newest slot that speaks of this state's epoch, None if there is none.
+
+    Raises:
+        MetadataDamaged: If a slot speaks of an epoch or a segment that `partition.json` does not know yet:
+            it was committed before the mark was written, so it is not what it was.
+    """
+    for mark in marks:
+        same = mark.leader_epoch == state.leader_epoch
+        later = mark.base > state.active_base or mark.log_start_offset > state.log_start_offset
+        if mark.leader_epoch > state.leader_epoch or (same and later):
+            raise MetadataDamaged(state_path(directory), "is older than the mark beside it")
+    return next((mark for mark in marks if mark.leader_epoch == state.leader_epoch), None)
+
+
+def sync_names(files: Files, data: str) -> None:
+    """Sync every directory of a data directory that may hold names which its last writer had no time to sync.
+
+    A process that is killed leaves files that the next one sees, names included. What that one builds on
+    them must not outlive them when the power goes. Files are not looked at: there may be very many.
+    """
+    staged, topics = join(data, "tmp", "sink"), join(data, "topics")
+    queries, named = _below(files, staged), _below(files, topics)
+    partitions = [partition for topic in named for partition in _below(files, topic)]
+    for directory in (
+        *(batch for query in queries for batch in _below(files, query)),
+        *queries,
+        staged,
+        join(data, "tmp"),
+        join(data, "meta", "sink"),
+        join(data, "meta"),
+        *(segments_directory(partition) for partition in partitions),
+        *partitions,
+        *named,
+        topics,
+        data,
+    ):
+        if files.is_directory(directory):
+            files.sync_directory(directory)
+
+
+def _below(files: Files, directory: str) -> list[str]:
+    """Return the paths in a directory, none if it is not there."""
+    return [join(directory, name) for name in files.list(directory)] if files.is_directory(directory) else []
+
+
+def synced_bound(state: PartitionState, mark: Mark | None) -> Bound:
+    """Return how much of the active segment is known to be synced."""
+    bound = Bound(state.active_base, 0, state.active_base)
+    if state.epoch_start.base == state.active_base:
+        bound = state.epoch_start
+    if mark is not None and mark.base == state.active_base and mark.position > bound.position:
+        bound = Bound(mark.base, mark.position, mark.next_offset)
+    return bound
+
+
+class _Recovery:
+    """The recovery of one partition's active segment."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        directory: str,
+        quarantine: str,
+        config: TopicConfig,
+        format_: Format,
+        state: PartitionState,
+        mark: Mark | None,
+        report: RecoveryReport,
+    ) -> None:
+        self.context = context
+        self.directory = directory
+        self.quarantine = quarantine
+        self.config = config
+        self.format = format_
+        self.state = state
+        self.mark = mark
+        self.report = report
+        self.lost: SealedInfo | None = None
+
+    def recover_active(self) -> ActiveSegment:
+        """Return the active segment, its tail scanned, cut where it was torn, and synced."""
+        bound = synced_bound(self.state, self.mark)
+        path = segment_path(self.directory, bound.base, "log")
+        try:
+            file = self.context.files.open(path, "write")
+        except FileNotFoundError:
+            return self._replace_lost(bound, f"{path} is missing")
+        size = file.size()
+        sidecar, lost = self._open_sidecar(bound)
+        if size < bound.position:
+            lost = f"{path} has {size} bytes, but {bound.position} were synced"
+        if lost is not None:
+            for opened in (file, sidecar):
+                if opened is not None:
+                    opened.close()
+            return self._replace_lost(bound, lost)
+        segment = Segment(
+            self.context.open_files, self.directory, active_info(self.state, bound), self.format
+        )
+        index, times, flushed = self._load_indexes(segment, bound)
+        before = left_before(segment, self._bounds_of(segment), index)
+        entries = self._entries_past(sidecar, bound)
+        end, left = self._scan_tail(file, bound, size, (index, times), entries, before)
+        self.context.open_files.forget(segment.number)
+        if size > end.position:
+            self._cut(file, end.position, size, "torn")
+        stores = self._stores(file, sidecar, end)
+        if end.position > bound.position:
+            # These bytes may be in the cache only; no reader may see them before they are synced.
+            file.sync()
+            if sidecar is not None:
+                sidecar.sync()
+        active = ActiveSegment(
+            self.context.open_files,
+            self.directory,
+            active_info(self.state, end),
+            self.format,
+            stores,
+            opened_ms(times, self.context.clock),
+            left or b"",
+        )
+        active.take_indexes(index, times)
+        if flushed is None:
+            active.rewrite_indexes()
+        else:
+            active.flushed = flushed
+            active.trim_index_files()
+            active.sync_indexes(len(index), len(times))
+        return active
+
+    # --- the sidecar ------------------------------------------------------------------------------
+
+    def _open_sidecar(self, bound: Bound) -> tuple[File | None, str | None]:
+        """Return the file beside the store, and what it lost of what was synced; both may be None."""
+        sidecar = self.format.sidecar
+        if sidecar is None:
+            return None, None
+        path, head = segment_path(self.directory, bound.base, sidecar.suffix), sidecar.head(bound.base)
+        try:
+            file = self.context.files.open(path, "write")
+        except FileNotFoundError:
+            return None, f"{path} is missing"
+        synced = sidecar_end(sidecar, bound.base, bound.next_offset)
+        if file.size() < synced:
+            return file, f"{path} has {file.size()} bytes, but {synced} were synced"
+        if file.read_at(0, len(head)) != head:
+            return file, f"{path} does not begin as that of offset {bound.base}"
+        return file, None
+
+    def _entries_past(self, sidecar: File | None, bound: Bound) -> bytes:
+        """Return what the sidecar has past *bound*."""
+        if sidecar is None or self.format.sidecar is None:
+            return b""
+        start = sidecar_end(self.format.sidecar, bound.base, bound.next_offset)
+        return sidecar.read_at(start, sidecar.size() - start)
+
+    def _stores(self, file: File, sidecar: File | None, end: Bound) -> Stores:
+        """Return the stores to go on with, the sidecar cut where the last whole frame has its entry."""
+        beside = None
+        if sidecar is not None and self.format.sidecar is not None:
+            kept, size = sidecar_end(self.format.sidecar, end.base, end.next_offset), sidecar.size()
+            if size > kept:
+                self._cut(sidecar, kept, size, f"{self.format.sidecar.suffix}.torn")
+            beside = Store(sidecar, kept)
+        preallocate = may_preallocate(self.config, self.format)
+        return Stores(Store(file, end.position, preallocate=preallocate), beside)
+
+    def _replace_lost(self, bound: Bound, reason: str) -> ActiveSegment:
+        """Seal a segment that lost synced bytes as it is, and go on after what it should have held."""
+        self.report = replace(self.report, damage=reason)
+        files = self.context.files
+        if bound.next_offset == bound.base:
+            stores = create_stores(files, self.directory, bound.base, self.config, self.format)
+        else:
+            # Its timestamps are lost, so a search by time must not skip it.
+            self.lost = msgspec.structs.replace(
+                active_info(self.state, bound), max_timestamp=INT64_MAX, generation=0
+            )
+            stores = create_stores(files, self.directory, bound.next_offset, self.config, self.format)
+            self.state = sealed_state(self.state, self.lost)
+            write_state(files, self.directory, self.state)
+        return empty_active(self.context, self.directory, self.state, stores, self.format)
+
+    # --- indexes ----------------------------------------------------------------------------------
+
+    def _load_indexes(self, segment: Segment, bound: Bound) -> tuple[OffsetIndex, TimeIndex, Flushed | None]:
+        """Return the indexes of what lies below *bound*, built from the log if the files are not as synced.
+
+        The entries the mark vouches for are taken; what lies between them and the bound is scanned.
+        """
+        mark = self.mark
+        if bound.position == 0:
+            return *segment.new_indexes(), None
+        if mark is not None and mark.base == bound.base:
+            vouched = load_vouched(segment, mark)
+            if vouched is not None:
+                self._catch_up(segment, *vouched)
+                entries = (mark.index_entries, mark.time_index_entries)
+                return *vouched, Flushed(*entries, mark.index_crc, mark.time_index_crc)
+            self.context.telemetry.add(INDEX_CORRUPTIONS_DETECTED)
+        self.report = replace(self.report, indexes_rebuilt=True)
+        index, time_index = segment.new_indexes()
+        with self.context.open_files.rebuilding():
+            self._catch_up(segment, index, time_index)
+        return index, time_index, None
+
+    def _catch_up(self, segment: Segment, index: OffsetIndex, times: TimeIndex) -> None:
+        """Add the entries of frames from the last one indexed up to the end, as far as they can be walked."""
+        # Both were synced at the same time. A dense index says nothing of when; the times reach that far, or
+        # what follows has no entry among them.
+        known = index.last() if segment.has_sparse_index else index.floor_entry(times.last_offset())
+        start = known or (segment.base, 0)
+        damage = index_frames(segment, self._bounds_of(segment), index, times, start)
+        if damage is not None:
+            self.report = replace(self.report, damage=str(damage))
+
+    def _bounds_of(self, segment: Segment) -> Bounds:
+        return bounds_of(self.state, segment.info, self.config.stored_bytes_max)
+
+    # --- the tail ---------------------------------------------------------------------------------
+
+    def _scan_tail(
+        self,
+        file: File,
+        bound: Bound,
+        size: int,
+        indexes: tuple[OffsetIndex, TimeIndex],
+        entries: bytes,
+        before: bytes | None,
+    ) -> tuple[Bound, bytes | None]:
+        """Walk the whole, valid frames after *bound*; return where they end, and what the last one left.
+
+        *entries* are those of the sidecar after *bound*, *before* is what the frame before it left.
+        """
+        position, next_offset, window = bound.position, bound.next_offset, SCAN_WINDOW_BYTES
+        while position < size:
+            data = file.read_at(position, min(window, size - position))
+            passed = (next_offset - bound.next_offset) * ENTRY_SIZE
+            table = self._scan(data, next_offset, Beside(position, memoryview(entries)[passed:], before))
+            note_frames(*indexes, table, position)
+            if len(table):
+                next_offset = table.next_offset(len(table) - 1)
+                position += table.end
+                before = table.left
+            more = position + len(data) - table.end < size
+            if table.ending is Ending.SHORT and more:
+                window = window if len(table) else window * 2
+                continue
+            if table.ending is not Ending.END:
+                break
+        self.report = replace(
+            self.report, scanned_bytes=size - bound.position, kept_bytes=position - bound.position
+        )
+        return Bound(bound.base, position, next_offset), before
+
+    def _scan(self, data: bytes, next_offset: int, beside: Beside) -> FrameTable:
+        epoch = self.state.leader_epoch
+        return self.format.scan(
+            data,
+            next_offset=next_offset,
+            dense=True,
+            epochs=((0, epoch),),
+            size_max=self.config.stored_bytes_max,
+            beside=beside,
+        )
+
+    def _cut(self, file: File, position: int, size: int, suffix: str) -> None:
+        """Cut the file at *position*, keeping a copy of what goes, under *suffix*, unless it is zeros."""
+        tail = file.read_at(position, size - position)
+        if any(tail):
+            rest = f"-{self.state.partition}-{self.state.active_base:020d}-{position}.{suffix}"
+            target = join(self.quarantine, named_by(self.state.topic, self.state.topic_id, rest))
+            self.context.files.make_directories(self.quarantine)
+            self.context.files.sync_directory(parent(self.quarantine))
+            write_atomically(self.context.files, target, tail)
+            torn = len(tail.rstrip(b"\0"))
+            self.context.telemetry.add(TORN_BYTES, torn)
+            self.report = replace(
+                self.report,
+                truncated_bytes=self.report.truncated_bytes + torn,
+                quarantined=self.report.quarantined or target,
+                whole_frame_cut=self.report.whole_frame_cut or self._holds_a_frame(tail[:SEARCH_BYTES]),
+            )
+        file.truncate(position)
+        file.sync()
+
+    def _holds_a_frame(self, tail: bytes) -> bool:
+        """Return whether a whole, valid frame lies in *tail*: then more than a last write was lost."""
+        return any(
+            len(
+                self.format.scan(
+                    tail,
+                    start,
+                    next_offset=0,
+                    dense=False,
+                    epochs=None,
+                    size_max=self.config.stored_bytes_max,
+                )
+            )
+            for start in self.format.candidates(tail)
+        )

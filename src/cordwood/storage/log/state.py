@@ -1,0 +1,236 @@
+"""What `partition.json` says: which segments there are. Its rename is the commit point of every change."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import msgspec
+
+from cordwood.disk import Files, join, read_metadata, write_metadata
+from cordwood.errors import DirectoryRefused, MetadataDamaged
+from cordwood.index import NO_TIMESTAMP
+from cordwood.storage.meta import check_stored_number, check_stored_place
+
+LAYOUT_VERSION = 1
+
+
+class SealedInfo(msgspec.Struct, frozen=True):
+    """A sealed segment: never changed in place, so what is said here stays true of its file."""
+
+    base: int
+    size: int
+    next_offset: int
+    max_timestamp: int = NO_TIMESTAMP
+    index_interval_bytes: int = 4096
+    index_crc32c: int = 0
+    time_index_crc32c: int = 0
+    sha256: str | None = None
+    #: When it got its first record and when it was sealed; how often compaction has rewritten it since, which
+    #: leaves gaps between its offsets.
+    opened_ms: int = NO_TIMESTAMP
+    sealed_ms: int = NO_TIMESTAMP
+    generation: int = 0
+    #: Since when the tombstones in it have nothing left to delete; NO_TIMESTAMP while they may have.
+    tombstones_since_ms: int = NO_TIMESTAMP
+    #: The number of records between two index entries in formats with a record in each frame, else 0.
+    index_interval_records: int = 0
+    #: What the frame before the first one left for it, in hex; nothing where frames stand alone.
+    before: str = ""
+
+
+class Epoch(msgspec.Struct, frozen=True):
+    """A leader epoch and the first offset appended under it."""
+
+    epoch: int
+    start_offset: int
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Every byte of segment ``base`` before ``position`` is synced; ``next_offset`` comes there."""
+
+    base: int
+    position: int
+    next_offset: int
+
+
+class Cut(Bound, frozen=True):
+    """Where a truncation ends the log; ``copied`` if that segment has a new file prepared for it."""
+
+    copied: bool = False
+
+    @property
+    def end(self) -> Bound:
+        """Where the log ends."""
+        return Bound(self.base, self.position, self.next_offset)
+
+
+class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `partition.json`; docs/formats/directory.md says what each field means."""
+
+    format: int = LAYOUT_VERSION
+    topic: str
+    topic_id: str
+    partition: int
+    record_format: str = "batch"
+    index_interval_bytes: int = 4096
+    log_start_offset: int = 0
+    leader_epoch: int = 0
+    epochs: tuple[Epoch, ...]
+    epoch_start: Bound
+    active_base: int
+    sealed: tuple[SealedInfo, ...] = ()
+    truncating: Cut | None = None
+    #: The generation of the active segment: not 0 where a truncation made a compacted one active again.
+    active_generation: int = 0
+    #: The base of a segment whose new files may not have their names yet.
+    swapping: int | None = None
+    #: As of a sealed segment, for those that are yet to be sealed and for the active one.
+    index_interval_records: int = 0
+    before: str = ""
+
+    def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
+        """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
+        starts = [epoch.start_offset for epoch in self.epochs]
+        first = max(bisect_right(starts, start_offset) - 1, 0)
+        last = max(bisect_right(starts, max(end_offset - 1, start_offset)) - 1, 0)
+        return tuple((epoch.start_offset, epoch.epoch) for epoch in self.epochs[first : last + 1])
+
+
+_DECODER = msgspec.json.Decoder(PartitionState)
+
+
+def new_state(
+    topic: str,
+    topic_id: str,
+    partition: int,
+    *,
+    initial_offset: int,
+    index_interval_bytes: int,
+    record_format: str = "batch",
+    index_interval_records: int = 0,
+) -> PartitionState:
+    """Return the state of a partition without records whose first offset will be *initial_offset*."""
+    return PartitionState(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        record_format=record_format,
+        index_interval_bytes=index_interval_bytes,
+        index_interval_records=index_interval_records,
+        log_start_offset=initial_offset,
+        epochs=(Epoch(0, initial_offset),),
+        epoch_start=Bound(initial_offset, 0, initial_offset),
+        active_base=initial_offset,
+    )
+
+
+def active_info(state: PartitionState, end: Bound) -> SealedInfo:
+    """Return what is known of the active segment if it ends at *end*."""
+    return SealedInfo(
+        base=end.base,
+        size=end.position,
+        next_offset=end.next_offset,
+        index_interval_bytes=state.index_interval_bytes,
+        generation=state.active_generation,
+        index_interval_records=state.index_interval_records,
+        before=state.before,
+    )
+
+
+def sealed_state(state: PartitionState, info: SealedInfo, left: bytes = b"") -> PartitionState:
+    """Return the state after the active segment was sealed as *info* and the next one opened.
+
+    *left* is what its last frame leaves for the first one of the next segment.
+    """
+    return msgspec.structs.replace(
+        state,
+        sealed=(*state.sealed, info),
+        active_base=info.next_offset,
+        active_generation=0,
+        before=left.hex(),
+    )
+
+
+def swapped_state(state: PartitionState, info: SealedInfo) -> PartitionState:
+    """Return the state that commits a swap: *info* takes the place of the segments whose offsets it has."""
+    before = tuple(s for s in state.sealed if s.next_offset <= info.base)
+    after = tuple(s for s in state.sealed if s.base >= info.next_offset)
+    return msgspec.structs.replace(state, sealed=(*before, info, *after), swapping=info.base)
+
+
+def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
+    """Return the state that commits a truncation: the segment that is cut is active again and ends there."""
+    end = cut.end
+    epoch = state.leader_epoch + 1
+    sealed = next((s for s in state.sealed if s.base == end.base), None)
+    generation = state.active_generation if sealed is None else sealed.generation
+    # An epoch that began at or after the cut has no records left.
+    epochs = tuple(e for e in state.epochs if e.start_offset < end.next_offset)
+    return msgspec.structs.replace(
+        state,
+        leader_epoch=epoch,
+        epochs=(*epochs, Epoch(epoch, end.next_offset)),
+        epoch_start=end,
+        active_base=end.base,
+        sealed=tuple(s for s in state.sealed if s.base < end.base),
+        truncating=cut,
+        active_generation=generation,
+        before=state.before if sealed is None else sealed.before,
+    )
+
+
+def advanced_state(state: PartitionState, log_start_offset: int) -> PartitionState:
+    """Return the state after the log start moved; segments with nothing left to read are not in it."""
+    return msgspec.structs.replace(
+        state,
+        log_start_offset=log_start_offset,
+        sealed=tuple(s for s in state.sealed if s.next_offset > log_start_offset),
+    )
+
+
+def state_path(directory: str) -> str:
+    """Return the path of `partition.json`."""
+    return join(directory, "partition.json")
+
+
+def mark_path(directory: str) -> str:
+    """Return the path of the partition's mark."""
+    return join(directory, "mark")
+
+
+def write_state(files: Files, directory: str, state: PartitionState) -> None:
+    """Commit *state*. Durable on return."""
+    write_metadata(files, state_path(directory), state)
+
+
+def _check_names(path: str, state: PartitionState) -> None:
+    """Refuse names and numbers that files would be called by."""
+    check_stored_place(path, state.topic, state.topic_id, state.partition)
+    for segment in state.sealed:
+        check_stored_number(path, "base offset", segment.base)
+        check_stored_number(path, "next offset", segment.next_offset)
+    for bound in (state.epoch_start, *(() if state.truncating is None else (state.truncating,))):
+        check_stored_number(path, "base offset", bound.base)
+        check_stored_number(path, "position", bound.position)
+        check_stored_number(path, "next offset", bound.next_offset)
+    check_stored_number(path, "base offset", state.active_base)
+    check_stored_number(path, "base offset", state.swapping or 0)
+
+
+def read_state(files: Files, directory: str) -> PartitionState:
+    """Return the committed state.
+
+    Raises:
+        MetadataDamaged: If it cannot be read, or contradicts itself.
+        DirectoryRefused: If a newer version of Cordwood wrote it.
+    """
+    path = state_path(directory)
+    state = read_metadata(files, path, _DECODER)
+    if state.format > LAYOUT_VERSION:
+        raise DirectoryRefused(f"{path} has format {state.format}; this version reads up to {LAYOUT_VERSION}")
+    _check_names(path, state)
+    bases = [segment.base for segment in state.sealed] + [state.active_base]
+    ends = [segment.next_offset for segment in state.sealed]
+    if any(end != base for end, base in zip(ends, bases[1:], strict=True)) or not state.epochs:
+        raise MetadataDamaged(path, "its segments do not follow each other")
+    return state

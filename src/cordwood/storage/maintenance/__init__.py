@@ -1,0 +1,66 @@
+"""Retention and compaction of a partition: the decisions, the rewriting, one run."""
+
+from cordwood.storage.maintenance.checkpoint import checkpoint_path, read_checkpoint, write_checkpoint
+from cordwood.storage.maintenance.compaction_plan import CompactionPlan, group_segments, plan_compaction
+from cordwood.storage.maintenance.compactor import (
+    CompactionReport,
+    as_storage_errors,
+    rewrite_input,
+    swap_prepared,
+)
+from cordwood.storage.maintenance.retention import Expiry, lapse_reason
+from cordwood.storage.maintenance.rewriting import (
+    RewriteInput,
+    Rewritten,
+    Superseding,
+    rewrite,
+    rewrite_whole,
+    write_synced,
+)
+from cordwood.storage.maintenance.run import (
+    NOTHING_RECLAIMED,
+    Expired,
+    MaintenanceReport,
+    NeededFrom,
+    Planned,
+    Reclaimed,
+    expire_partition,
+    follow,
+    maintain_partition,
+    merged,
+    plan_partition,
+    unknown_groups,
+)
+
+__all__ = [
+    "NOTHING_RECLAIMED",
+    "CompactionPlan",
+    "CompactionReport",
+    "Expired",
+    "Expiry",
+    "MaintenanceReport",
+    "NeededFrom",
+    "Planned",
+    "Reclaimed",
+    "RewriteInput",
+    "Rewritten",
+    "Superseding",
+    "as_storage_errors",
+    "checkpoint_path",
+    "expire_partition",
+    "follow",
+    "group_segments",
+    "lapse_reason",
+    "maintain_partition",
+    "merged",
+    "plan_compaction",
+    "plan_partition",
+    "read_checkpoint",
+    "rewrite",
+    "rewrite_input",
+    "rewrite_whole",
+    "swap_prepared",
+    "unknown_groups",
+    "write_checkpoint",
+    "write_synced",
+]

@@ -1,0 +1,75 @@
+"""Metadata of a directory: the catalogue of topics, its identity, names that may come from disk."""
+
+from cordwood.storage.meta import identity
+from cordwood.storage.meta.catalogue import (
+    SHARED_TOPIC,
+    BrokerSettingsEntry,
+    Catalogue,
+    CatalogueEntry,
+    Contents,
+    DeletedEntry,
+    ProducerIdsEntry,
+    TopicEntry,
+    catalogue_mark_path,
+    catalogue_path,
+    catalogue_state,
+    collision_form,
+    is_shared,
+    read_catalogue,
+)
+from cordwood.storage.meta.identity import identity_path, local_path, read_identity, was_closed_cleanly
+from cordwood.storage.meta.irregular import (
+    check_regular_directory,
+    check_regular_partition,
+    check_regular_to_read,
+)
+from cordwood.storage.meta.lifecycle import FailureWatch, Lifecycle
+from cordwood.storage.meta.names import (
+    PARTITIONS_MAX,
+    check_stored_id,
+    check_stored_number,
+    check_stored_partition,
+    check_stored_place,
+    check_stored_topic,
+    check_topic_name,
+    named_by,
+    partition_directory,
+    topic_name_fault,
+)
+
+__all__ = [
+    "PARTITIONS_MAX",
+    "SHARED_TOPIC",
+    "BrokerSettingsEntry",
+    "Catalogue",
+    "CatalogueEntry",
+    "Contents",
+    "DeletedEntry",
+    "FailureWatch",
+    "Lifecycle",
+    "ProducerIdsEntry",
+    "TopicEntry",
+    "catalogue_mark_path",
+    "catalogue_path",
+    "catalogue_state",
+    "check_regular_directory",
+    "check_regular_partition",
+    "check_regular_to_read",
+    "check_stored_id",
+    "check_stored_number",
+    "check_stored_partition",
+    "check_stored_place",
+    "check_stored_topic",
+    "check_topic_name",
+    "collision_form",
+    "identity",
+    "identity_path",
+    "is_shared",
+    "local_path",
+    "named_by",
+    "partition_directory",
+    "read_catalogue",
+    "read_identity",
+    "topic_name_fault",
+    "was_closed_cleanly",
+]

@@ -1,0 +1,11 @@
+"""Reading a directory beside its writer."""
+
+from cordwood.storage.readonly.directory import ReadOnlyDirectory
+from cordwood.storage.readonly.partition import ReadOnlyPartition
+from cordwood.storage.readonly.published import PublishedPartition
+
+__all__ = [
+    "PublishedPartition",
+    "ReadOnlyDirectory",
+    "ReadOnlyPartition",
+]

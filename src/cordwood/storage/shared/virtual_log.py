@@ -1,0 +1,388 @@
+"""A partition in the shared log, implementing `WritablePartition`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from cordwood.config import TopicConfig
+from cordwood.errors import (
+    LogClosed,
+    LogFailed,
+    OffsetOutOfRange,
+    RecordRefused,
+    StorageError,
+    UnexpectedOffset,
+)
+from cordwood.formats import BATCH, ProducerStamp, ReceivedFrame, Row, batch
+from cordwood.formats.shared import Owner, topic_hash_bytes
+from cordwood.kernels import INT32_MAX, Buffer
+from cordwood.records import Header
+from cordwood.storage.log import (
+    Appended,
+    AppendSlot,
+    Epoch,
+    Fetched,
+    KnownProducer,
+    Producers,
+    Spool,
+    TruncationReport,
+    check_encoded,
+    codec_of,
+)
+from cordwood.storage.meta import TopicEntry
+from cordwood.storage.shared.log import SharedLog
+from cordwood.storage.shared.offsets import VirtualPartition
+from cordwood.tenancy import split
+
+
+def owner_of(topic: str, partition: int) -> Owner:
+    """Return the owner in the frames of a partition; *topic* is the catalogue's name."""
+    name, org = split(topic)
+    return Owner(org, topic_hash_bytes(org, name), partition)
+
+
+class VirtualState(NamedTuple):
+    """What is stored of a partition in the shared log; of other partitions `partition.json` has it."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    record_format: str = "batch"
+
+
+class VirtualLog:
+    """Append and read one partition of the shared log; see `PartitionLog`, whose contract applies.
+
+    Any thread may call any method.
+    """
+
+    format = BATCH
+
+    def __init__(
+        self,
+        shared: SharedLog,
+        entry: TopicEntry,
+        partition: int,
+        config: TopicConfig,
+        producer_expiration_ms: Callable[[], int],
+    ) -> None:
+        """Load the partition from the shared log, or create it.
+
+        Raises:
+            MetadataDamaged: If its frames contradict each other.
+        """
+        self.config = config
+        self.owner = owner_of(entry.name, partition)
+        self._shared = shared
+        self._entry = entry
+        self._partition = partition
+        self._expiration_ms = producer_expiration_ms
+        with shared.lock:
+            #: The shared log's data about this partition.
+            self.part: VirtualPartition = shared.topics.use(
+                self.owner, config.initial_offset, shared.log.log_end_offset
+            )
+        self._failure: LogFailed | None = None
+        self._closed = False
+        self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Check that the partition is the one that this log is named after. Takes constant time.
+
+        Raises:
+            AssertionError: If it is another one: a fault of this code.
+        """
+        assert self.part.owner == self.owner, "the partition of another owner"
+
+    # --- where it stands ---------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The directory of the shared log."""
+        return self._shared.log.directory
+
+    @property
+    def state(self) -> VirtualState:
+        """What is stored of the partition besides its records."""
+        return VirtualState(self._entry.name, self._entry.id, self._partition)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The leader epoch that records are appended under: that of the shared log."""
+        return self._shared.log.leader_epoch
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The leader epochs of the shared log, each with the offset of this partition that it begins at."""
+        below = self.part.offsets.below
+        return tuple(Epoch(each.epoch, below(each.start_offset)) for each in self._shared.log.epochs)
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.part.offsets.start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record will get."""
+        return self.part.offsets.end
+
+    @property
+    def high_watermark(self) -> int:
+        """The first offset that consumers may not read."""
+        return self.part.offsets.below(self._shared.log.high_watermark)
+
+    @property
+    def unsynced_records(self) -> int:
+        """The number of appended records that are not synced."""
+        offsets, log = self.part.offsets, self._shared.log
+        # Under a weak sync policy of the shared log, visible records may be unsynced.
+        return offsets.end - offsets.below(log.log_end_offset - log.unsynced_records)
+
+    @property
+    def failure(self) -> LogFailed | None:
+        """Why the partition refuses appends; None if it does not."""
+        return self._failure or self._shared.log.failure
+
+    def size(self) -> int:
+        """Return the bytes of the frames that can be read."""
+        return self.part.size
+
+    def is_over_retention(self) -> bool:
+        """Return False: maintenance of the shared log frees the space of all its partitions together."""
+        return False
+
+    # --- appending ---------------------------------------------------------------------------------
+
+    def append(self, rows: Iterable[Row], expected_offset: int | None = None) -> Appended:
+        """Append rows as one batch, whole or not at all. Written, not durable; see `PartitionLog.append`."""
+
+        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
+            encoded = BATCH.encode(
+                rows,
+                base_offset=self.part.offsets.end,
+                leader_epoch=turn.leader_epoch,
+                now_ms=turn.now_ms,
+                log_append_time=self._log_append_time,
+                size_max=self.config.max_message_bytes,
+                codec=codec_of(self.config),
+            )
+            check_encoded(encoded, self.config, turn.now_ms)
+            return encoded.data, encoded.next_offset - self.part.offsets.end, encoded.max_timestamp
+
+        with self._shared.lock:
+            self._check()
+            if expected_offset is not None and expected_offset != self.log_end_offset:
+                raise UnexpectedOffset(expected_offset, self.log_end_offset)
+            appended = self._shared.append(self.part, make)
+            self.check_invariants()
+        return appended
+
+    def append_received(self, frame: ReceivedFrame) -> Appended:
+        """Append a client's batch unless it is a duplicate; see `PartitionLog.append_received`."""
+        given = -1
+        noted_ms = 0
+
+        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
+            nonlocal given, noted_ms
+            noted_ms = turn.now_ms
+            placed = BATCH.place(
+                frame,
+                base_offset=self.part.offsets.end,
+                leader_epoch=turn.leader_epoch,
+                append_timestamp=turn.now_ms if self._log_append_time else None,
+            )
+            if self._log_append_time:
+                given = placed.max_timestamp
+            return placed.data, frame.record_count, placed.max_timestamp
+
+        with self._shared.lock:
+            self._check()
+            if frame.stamp is not None and self.part.producers is not None:
+                original = self.part.producers.find_original(frame.stamp)
+                if original is not None:
+                    return Appended(original.base_offset, original.next_offset)
+            appended = self._shared.append(self.part, make)
+            if frame.stamp is not None:
+                self._note_producer(frame.stamp, appended, noted_ms)
+            self.check_invariants()
+        return appended._replace(append_timestamp=given)
+
+    def _note_producer(self, stamp: ProducerStamp, appended: Appended, now_ms: int) -> None:
+        if self.part.producers is None:
+            self.part.producers = Producers()
+        self.part.producers.note(stamp, appended.base_offset, appended.next_offset, now_ms)
+        self.part.producers.expire(now_ms - self._expiration_ms())
+
+    def producers(self) -> list[KnownProducer]:
+        """Return the state of each idempotent producer; see `PartitionLog.producers`."""
+        with self._shared.lock:
+            self._check()
+            known = self.part.producers
+            return [] if known is None else known.heard_of(self._shared.now_ms() - self._expiration_ms())
+
+    def append_stream(
+        self,
+        key: bytes | None,
+        headers: Iterable[Header],
+        timestamp: int | None,
+        spooled: Spool,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append one record whose value is *spooled*, which is read into memory."""
+        value = b"".join(spooled.chunks())
+        row = (key, value, tuple(headers)) if timestamp is None else (key, value, tuple(headers), timestamp)
+        return self.append([row], expected_offset)
+
+    def stream_bytes_max(self) -> int:
+        """Return the largest size of a stream in bytes."""
+        return self.config.max_message_bytes
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Block appends of other threads, so that the next offsets are known in advance."""
+        with self._shared.lock:
+            self._check()
+            yield
+
+    def commit(self, offset: int | None = None) -> None:
+        """Return once all records below *offset* (None: all appended ones) are durable."""
+        self._check()
+        offsets = self.part.offsets
+        end = offsets.end if offset is None else min(offset, offsets.end)
+        self._shared.commit(offsets.id_of(end - 1) + 1 if end > offsets.start else 0)
+
+    def settle(self, appended: Appended) -> None:
+        """Apply the sync policy after an append; see `PartitionLog.settle`.
+
+        The stricter policy of the topic and the shared log applies; records become visible after it.
+        """
+        for policy in (self.config.sync, self._shared.log.config.sync):
+            if policy.mode == "each" or (policy.mode == "every" and self.unsynced_records >= policy.amount):
+                self.commit(appended.next_offset)
+                return
+
+    def commit_quietly(self) -> None:
+        """Commit unsynced records. A failure is stored and raised to the next caller."""
+        with contextlib.suppress(LogFailed, LogClosed):
+            self.commit()
+
+    @property
+    def _log_append_time(self) -> bool:
+        return self.config.message_timestamp_type == "LogAppendTime"
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+        """Return whole batches from the one that holds *offset* on; see `PartitionLog.read`."""
+        self._check_open()
+        return self._shared.with_reader(
+            lambda reader: reader.read(self.owner, self.part.offsets, offset, max_bytes, stop)
+        )
+
+    def offset_at(self, timestamp: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
+        self._check_open()
+        return self._shared.with_reader(
+            lambda reader: reader.offset_at(self.owner, self.part.offsets, timestamp)
+        )
+
+    def newest(self) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first visible record with the largest timestamp."""
+        self._check_open()
+        return self._shared.with_reader(lambda reader: reader.newest(self.owner, self.part.offsets))
+
+    def wait_beyond(self, offset: int) -> int:
+        """Wait until a record at or after *offset* is readable; see `PartitionLog.wait_beyond`."""
+        while True:
+            self._check()
+            # Read before the end it is compared with, so that no append in between is missed.
+            seen = self._shared.log.high_watermark
+            high_watermark = self.part.offsets.below(seen)
+            if high_watermark > offset:
+                return high_watermark
+            if high_watermark < offset:
+                raise OffsetOutOfRange(offset, self.log_start_offset, high_watermark)
+            self._shared.log.wait_beyond(seen)
+
+    # --- changing ----------------------------------------------------------------------------------
+
+    def adopt(self, path: str, size: int) -> Appended:
+        """Append the batches in the file at *path*, *size* bytes of them, and remove it. Durable on return.
+
+        Each batch is appended atomically; a crash may leave only the first batches.
+        """
+        base = self.log_end_offset
+        files = self._shared.files
+        with self.held(), contextlib.closing(files.open(path, "read")) as file:
+            position = 0
+            while position < size:
+                head = file.read_at(position, BATCH.header_size)
+                frame_size = BATCH.frame_size(head)
+                if frame_size is None or position + frame_size > size:
+                    raise StorageError(f"{path}: there is no batch at byte {position}")
+                self._append_stored(bytearray(file.read_at(position, frame_size)))
+                position += frame_size
+        self.commit()
+        files.unlink(path)
+        return Appended(base, self.log_end_offset)
+
+    def _append_stored(self, data: bytearray) -> None:
+        """Append a stored batch with new offsets."""
+        header = batch.read_header(data, size_max=INT32_MAX)
+
+        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
+            batch.place(data, 0, self.part.offsets.end, turn.leader_epoch)
+            return data, header.last_offset_delta + 1, header.max_timestamp
+
+        self._shared.append(self.part, make)
+
+    def roll(self) -> None:
+        """Seal the active segment of the shared log; see `PartitionLog.roll`."""
+        self._check()
+        # Between an append and its entry in the index the log must not roll: the entry has the position of
+        # the frame.
+        with self._shared.lock:
+            self._shared.log.roll()
+
+    def truncate(self, end_offset: int) -> TruncationReport:
+        """Refuse, because records of other topics lie in between."""
+        raise RecordRefused(
+            f"topic {self._entry.name} is in the shared log, which cannot be truncated: "
+            "delete records from its start, or create it again"
+        )
+
+    def advance_log_start(self, offset: int) -> None:
+        """Set the log start to *offset*. Durable on return. Moving it back is a no-op.
+
+        Raises:
+            OffsetOutOfRange: If *offset* is above the high watermark.
+        """
+        self._check()
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
+        if offset > self.log_start_offset:
+            self._shared.set_starts([(self.part, offset)])
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Apply *config*."""
+        self.config = config
+
+    def close(self) -> None:
+        """Refuse further appends: the topic was deleted, or the directory is closed. Idempotent."""
+        self._closed = True
+
+    def fail(self, reason: str) -> None:
+        """Refuse appends from now on. Other partitions of the shared log continue."""
+        self._failure = LogFailed(f"partition {self._partition} of {self._entry.name}: {reason}")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed(f"partition {self._partition} of {self._entry.name} is closed")
+
+    def _check(self) -> None:
+        self._check_open()
+        if self._failure is not None:
+            raise self._failure

@@ -1,0 +1,228 @@
+"""Compare the frames of a segment with their leaves while they are read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cordwood.disk import File, Files, join
+from cordwood.verify.chain.leaves import ENTRY, Ranges, SegmentLeaves
+from cordwood.verify.chain.tree import HASH_BYTES, PassingTree
+from cordwood.verify.report import Tally
+
+#: The number of leaves in memory: of the main run, and of each compaction, of which there may be many.
+_MAIN_LEAVES, _MOVED_LEAVES = 8192, 256
+
+
+class Leaf(NamedTuple):
+    """A leaf, and the offsets of its frame."""
+
+    first_offset: int
+    next_offset: int
+    hash: bytes
+    number: int
+
+
+class LeafMismatch(NamedTuple):
+    """A place where the frames of a segment differ from their leaves."""
+
+    position: int
+    expected: str
+    found: str
+    what: str
+
+
+class LeafFiles:
+    """The leaves of a chain and the offsets of their frames, read-only."""
+
+    def __init__(self, files: Files, chain: str) -> None:
+        """Open both files.
+
+        Raises:
+            OSError: If one cannot be opened.
+        """
+        with contextlib.ExitStack() as stack:
+            self._leaves, self._frames = (
+                stack.enter_context(contextlib.closing(files.open(join(chain, name), "read")))
+                for name in ("leaves", "frames")
+            )
+            self._opened = stack.pop_all()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    def walk(self, ranges: Ranges, at_once: int) -> Iterator[Leaf]:
+        """Yield the leaves of *ranges*; ends early if a file is too short.
+
+        The check of the chain reports a short file.
+        """
+        for start, end in ranges:
+            for first in range(start, end, at_once):
+                count = min(at_once, end - first)
+                hashes = _read(self._leaves, first, count, HASH_BYTES)
+                entries = ENTRY.iter_unpack(_read(self._frames, first, count, ENTRY.size))
+                for number, (offset, next_offset) in enumerate(entries, first):
+                    at = (number - first) * HASH_BYTES
+                    yield Leaf(offset, next_offset, hashes[at : at + HASH_BYTES], number)
+
+
+def _read(file: File, first: int, count: int, width: int) -> bytes:
+    data = file.read_at(first * width, count * width)
+    return data[: len(data) // width * width]
+
+
+class FrameCompare:
+    """Compares the frames of one segment, in the order of offsets, with their leaves."""
+
+    def __init__(self, files: Files, leaves: SegmentLeaves, path: str, tally: Tally) -> None:
+        """Take the segment whose log is at *path*.
+
+        Raises:
+            OSError: If leaves cannot be read.
+        """
+        self._claim = leaves
+        self._path = path
+        self._tally = tally
+        self._files = LeafFiles(files, leaves.chain)
+        self._main = _LeafCursor(self._files.walk(leaves.main, _MAIN_LEAVES))
+        self._moved = [_LeafCursor(self._files.walk((each,), _MOVED_LEAVES)) for each in leaves.moved]
+        self._tree = PassingTree() if leaves.testimony is not None else None
+        self._first_break: LeafMismatch | None = None
+        self._breaks = 0
+        self._unproven = 0
+        self._intact = True
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    def skip(self) -> None:
+        """Skip a damaged frame: missing frames after it are not reported again."""
+        self._intact = False
+
+    @property
+    def first_break(self) -> LeafMismatch | None:
+        """The first frame so far that differs from its leaf, is missing, or was never appended."""
+        return self._first_break
+
+    def take(self, position: int, first: int, end: int, hash_: bytes) -> bool:
+        """Compare the frame at *position* with the offsets [first, end) and the leaf hash *hash_*.
+
+        Return whether it must have a leaf; frames before the chain, after it or in a gap have none.
+
+        Raises:
+            OSError: If leaves cannot be read.
+        """
+        leaf = self._main.leaf
+        if leaf is not None and leaf.first_offset == first and leaf.next_offset == end and not self._moved:
+            # Usually it is the next leaf.
+            self._main.advance()
+        else:
+            leaf = self._leaf_of(position, first, end)
+        if self._tree is not None:
+            self._tree.add((hash_,))
+        if leaf is None:
+            return self._take_unknown(position, first, end)
+        self._tally.frames_compared += 1
+        if leaf.hash != hash_:
+            expected, found = f"leaf {leaf.number}, {leaf.hash.hex()}", hash_.hex()
+            self._break(position, expected, found, f"frame at offset {first}, its leaf")
+        return True
+
+    def _leaf_of(self, position: int, first: int, end: int) -> Leaf | None:
+        """Return the expected leaf of a frame: that of the newest compaction that moved it, if any."""
+        while (leaf := self._main.leaf) is not None and leaf.first_offset < first:
+            # The leaf of a missing frame; only compaction may remove a frame.
+            if not self._claim.generation:
+                self._miss(leaf, position, f"the frame of offset {first}")
+            self._main.advance()
+        main, newest = self._main.take(first, end), None
+        for cursor in self._moved:
+            leaf = cursor.take(first, end)
+            newest = newest or leaf
+        return newest or main
+
+    def _miss(self, leaf: Leaf, position: int, found: str) -> None:
+        """Report that the frame of *leaf* is missing, if it must exist."""
+        excused = any(
+            start <= leaf.first_offset and leaf.next_offset <= end for start, end in self._claim.gaps
+        )
+        if self._intact and not excused:
+            expected = (
+                f"the frame of leaf {leaf.number}, offsets {leaf.first_offset} up to {leaf.next_offset}"
+            )
+            self._break(position, expected, found, f"frame at offset {leaf.first_offset} is missing")
+
+    def _take_unknown(self, position: int, first: int, end: int) -> bool:
+        """Check a frame without a leaf; return whether it must have one."""
+        claim = self._claim
+        if first >= claim.followed or end <= claim.begun:
+            return False
+        if any(start <= first and end <= stop for start, stop in claim.gaps):
+            self._unproven += end > claim.readable_from
+            return False
+        expected = f"a leaf of a frame with offsets {first} up to {end}"
+        self._break(position, expected, "none", f"frame at offset {first}, which was never appended")
+        return True
+
+    def _break(self, position: int, expected: str, found: str, what: str) -> None:
+        self._breaks += 1
+        if self._first_break is None:
+            self._first_break = LeafMismatch(position, expected, found, what)
+
+    def finish(self, position: int, next_offset: int, *, sealed: bool) -> None:
+        """Report the findings after the log has ended at *position* with *next_offset*."""
+        claim = self._claim
+        if sealed and not claim.generation:
+            while (leaf := self._main.leaf) is not None:
+                self._miss(leaf, position, "the end of the segment")
+                self._main.advance()
+        elif not sealed and self._intact and next_offset < claim.followed:
+            expected = f"frames up to offset {claim.followed}, where their leaves end"
+            self._break(position, expected, f"the end of the log at {next_offset}", "leaves go on")
+        if self._first_break is not None:
+            more = f" (the first of {self._breaks} frames)" if self._breaks > 1 else ""
+            where, expected, found, what = self._first_break
+            self._tally.add("corruption", self._path, where, expected=expected, found=found, what=what + more)
+        elif self._tree is not None and self._intact:
+            self._check_testimony(self._tree)
+        if self._unproven:
+            found = f"{self._unproven} in a gap of the chain, which were not compared"
+            self._tally.add("note", self._path, None, expected="a leaf a frame", found=found, what="frames")
+        if claim.generation and claim.testimony is None:
+            found = f"no statement about generation {claim.generation}, so frames may be missing"
+            expected = "a statement of what compaction left"
+            self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
+
+    def _check_testimony(self, tree: PassingTree) -> None:
+        """Compare all frames together with the statement of the compaction that wrote them."""
+        assert self._claim.testimony is not None
+        frames, root = self._claim.testimony
+        if (tree.size, tree.root().hex()) != (frames, root):
+            expected = f"{frames} frames whose leaves have the root {root}"
+            found = f"{tree.size} with {tree.root().hex()}"
+            what = "what compaction left"
+            self._tally.add("corruption", self._path, None, expected=expected, found=found, what=what)
+
+
+class _LeafCursor:
+    """A position in a run of leaves with ascending offsets; ``leaf`` is None at its end."""
+
+    def __init__(self, leaves: Iterator[Leaf]) -> None:
+        self._leaves = leaves
+        self.leaf = next(leaves, None)
+
+    def advance(self) -> None:
+        """Move to the next leaf."""
+        self.leaf = next(self._leaves, None)
+
+    def take(self, first_offset: int, next_offset: int) -> Leaf | None:
+        """Move to the leaf of a frame and return it, None if it has none here."""
+        while (leaf := self.leaf) is not None and leaf.first_offset < first_offset:
+            self.advance()
+        if leaf is None or leaf.first_offset != first_offset or leaf.next_offset != next_offset:
+            return None
+        self.advance()
+        return leaf

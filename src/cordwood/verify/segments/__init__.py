@@ -1,0 +1,34 @@
+"""Checks of segments: frames, records, envelopes, indexes."""
+
+from cordwood.verify.segments.envelopes import EnvelopeFrame, EnvelopeFrames
+from cordwood.verify.segments.index import IndexClaim
+from cordwood.verify.segments.owners import Owners, SegmentOwners
+from cordwood.verify.segments.reader import FrameReader
+from cordwood.verify.segments.records import NULL, FramedRecords, KimberliteRecords, RecordFrame
+from cordwood.verify.segments.segment import SHARED, SegmentPlan, check_segment
+from cordwood.verify.segments.sidecars import (
+    BareRustlogRecords,
+    LaminarmqRecords,
+    RustlogRecords,
+    open_entries,
+)
+
+__all__ = [
+    "NULL",
+    "SHARED",
+    "BareRustlogRecords",
+    "EnvelopeFrame",
+    "EnvelopeFrames",
+    "FrameReader",
+    "FramedRecords",
+    "IndexClaim",
+    "KimberliteRecords",
+    "LaminarmqRecords",
+    "Owners",
+    "RecordFrame",
+    "RustlogRecords",
+    "SegmentOwners",
+    "SegmentPlan",
+    "check_segment",
+    "open_entries",
+]
