@@ -109,7 +109,7 @@ def fill_chain(data: str, batch_bytes: int) -> int:
         log.maintain()
         size = topic.size(0)
     with cordwood.open(data, create=False) as log:
-        directory = log._writable()
+        directory = log.data_directory
         directory.chains.commit(directory.partitions.own("events", 0))
     return size
 

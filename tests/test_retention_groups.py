@@ -35,7 +35,7 @@ def waiting_topic(log: Log, storage: str = "own", **more: str) -> Topic:
     for number in range(20):
         topic.append(b"value %d" % number * 10)
     if storage == "shared":
-        log._writable().partitions.own("__shared", 0).roll()
+        log.data_directory.partitions.own("__shared", 0).roll()
     return topic
 
 

@@ -242,7 +242,7 @@ def test_a_node_that_died_after_the_intent_publishes_before_anyone_reads() -> No
     with pytest.raises(_Killed):
         obey(dying, command(0, staged))
     files.after = lambda kind, path, result: None
-    dying.directory._lock.release()
+    dying.directory.abandon()
     back = node_on(files)
     assert output(back) == [[b"a"], []]
     assert obey(back, command(0, staged)) == []

@@ -258,7 +258,7 @@ def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) 
     assert "holds: 30 of 39 leaves" in line
     assert "as first appended, or as compaction left them" in line
     with cordwood.open(data) as log:
-        log._writable().partitions.writable("orders", 0).advance_log_start(29)
+        log.data_directory.partitions.writable("orders", 0).advance_log_start(29)
     assert "removed, requested: offsets 0 up to 29" in verified(data, key, note)
 
 

@@ -68,7 +68,7 @@ def test_a_proof_stays_one_while_the_log_goes_on_and_after_its_record_is_gone(
     later = proven(data, 2, tmp_path / "later.json")
     assert json.loads(later.read_text())["checkpoint"] != json.loads(proof.read_text())["checkpoint"]
     with cordwood.open(data) as log:
-        log._writable().partitions.writable("orders", 0).advance_log_start(9)
+        log.data_directory.partitions.writable("orders", 0).advance_log_start(9)
     for each in (proof, later):
         assert "proven: offset 2" in said("verify-proof", each, "--key", key)
     assert "offset 2 is not within" in refused("prove", "-t", "orders", 2, "--data", data)
@@ -125,7 +125,7 @@ def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path
     said("checkpoint", "create", "--data", data)
     before = proven(data, 1, tmp_path / "before.json")
     with cordwood.open(data) as log:
-        log._writable().partitions.writable("orders", 0).roll()
+        log.data_directory.partitions.writable("orders", 0).roll()
         assert log.maintain(force=True).compacted
     key = data / "meta/keys/checkpoint.pub"
     after = proven(data, 1, tmp_path / "after.json")

@@ -133,7 +133,7 @@ def make_sink(place: Path) -> None:
     data = place / "data"
     log = cordwood.open(data)
     log.topic("out", partitions=2)
-    directory = log._writable()
+    directory = log.data_directory
     directory.publisher.publish("first", 0, _staged(directory, "first", b"published"))
     shares = _staged(directory, "second", b"promised")
     # Between the synced intent and the first append: whoever opens the directory next must publish it.

@@ -252,7 +252,7 @@ def a_topic_replaced_by_another(files: RecordingFiles) -> None:
         work = ReplacedTopic(files, SMALL)
         work.create("id-1", partitions=2)
         work.produce(Client(1).batch(30))
-        work.log._writable().partitions.writable("t", 1).append([(None, b"of the other partition")])
+        work.log.data_directory.partitions.writable("t", 1).append([(None, b"of the other partition")])
         work.delete()
         work.create("id-2")
         client = Client(1)

@@ -125,7 +125,7 @@ def expiring(files: RecordingFiles) -> None:
         for row in keyed(6, 50, turn):
             work.append(row)
         work.topic.roll()
-    directory = work.log._writable()
+    directory = work.log.data_directory
     directory.topics.alter("t", config={**CONFIG, "retention.bytes": "700"})
     first_kept = expected_start(work)
     work.log_start = 0
@@ -143,7 +143,7 @@ def expiring(files: RecordingFiles) -> None:
 
 
 def expected_start(work: Work) -> int:
-    log = work.log._writable().partitions.own("t", 0)
+    log = work.log.data_directory.partitions.own("t", 0)
     left, start = log.size(), 0
     for info in log.state.sealed:
         if left - info.size < 700:

@@ -139,7 +139,7 @@ def recover_on(image: CrashImage) -> RecordingFiles:
     """Open the image on a recording disk; what a reader is shown then is certain."""
     recording = again(image)
     promise = Promise.of(image.acknowledged)
-    data = open_log(recording)._writable()
+    data = open_log(recording).data_directory
     if promise.begun is not None and contents_of(data) == promise.after():
         recording.acknowledge(Certain())
     return recording

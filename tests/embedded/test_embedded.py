@@ -49,7 +49,6 @@ from cordwood.errors import (
     UnknownSetting,
     UnknownTopic,
 )
-from cordwood.storage.directory.data_directory import DataDirectory
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.maintenance.run import MaintenanceReport
 
@@ -103,8 +102,7 @@ def values(topic: cordwood.Topic, partition: int = 0, start: int | None = None) 
 
 def partition_log(log: cordwood.Log, partition: int) -> PartitionLog:
     """The engine's side of a partition of orders."""
-    assert isinstance(log._directory, DataDirectory)
-    return log._directory.partitions.own("orders", partition)
+    return log.data_directory.partitions.own("orders", partition)
 
 
 def run_together(count: int, work: Callable[[int], None]) -> None:

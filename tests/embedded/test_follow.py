@@ -57,14 +57,14 @@ class ObservedCondition(threading.Condition):
 
 def observe(log: cordwood.Log, partition: int = 0) -> ObservedCondition:
     """Watch who waits for records of a partition of t, which is made if it is not there."""
-    found: PartitionLog = log._writable().partitions.own("t", partition)
+    found: PartitionLog = log.data_directory.partitions.own("t", partition)
     found.grown = condition = ObservedCondition(found.view_lock)
     return condition
 
 
 def observe_unused(log: cordwood.Log) -> ObservedCondition:
     """Watch who waits for partitions to be made."""
-    directory = log._directory
+    directory = log.data_directory
     assert isinstance(directory, DataDirectory)
     directory.partitions._used = condition = ObservedCondition(directory._guard)
     return condition
@@ -181,7 +181,7 @@ def test_a_follower_sees_no_record_before_it_is_durable(log: cordwood.Log) -> No
     grown = observe(log)
     follower = Follower(lambda: topic.read(follow=True))
     grown.wait_for_waiter()
-    partition = log._writable().partitions.own("t", 0)
+    partition = log.data_directory.partitions.own("t", 0)
     partition.append([(None, b"written")])
     assert (follower.records, grown.waits) == ([], 1)
     partition.commit()

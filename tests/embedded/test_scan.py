@@ -446,7 +446,7 @@ def test_a_reading_sees_the_high_watermark_at_its_beginning(
 
 def test_unsynced_records_are_not_seen(log: cordwood.Log) -> None:
     """Only what is durable: the high watermark stays behind the end of the log."""
-    partition = log._writable().partitions.writable("t", 1)
+    partition = log.data_directory.partitions.writable("t", 1)
     partition.append([(None, b"not yet")])
     assert offsets(log.scan("t", 1)) == list(range(37))
     partition.commit()

@@ -306,7 +306,7 @@ def test_verify_chain_reads_what_has_leaves_and_finds_what_was_forged(
 ) -> None:
     path, log = own
     assert read(path, subscribe="a@7,b@7,a@8,c", verify="chain") == []
-    directory = log._writable()
+    directory = log.data_directory
     directory.chains.commit(directory.partitions.writable("__shared", 0))  # type: ignore[arg-type]
     shared = [row for row in everything() if row[0] != "own"]
     names = "a@7,b@7,a@8,c"
@@ -337,7 +337,7 @@ def test_verify_chain_reads_what_has_leaves_and_finds_what_was_forged(
 
 def test_a_shared_log_without_a_chain_is_refused_by_name(own: tuple[Path, cordwood.Log]) -> None:
     path, log = own
-    log._writable().topics.alter(
+    log.data_directory.topics.alter(
         "__shared", config={**log.entry("__shared").config, "cordwood.chain": "false"}
     )
     with pytest.raises(ConfigError, match="the shared log keeps no chain"):

@@ -513,7 +513,7 @@ def test_a_task_whose_topic_is_deleted_or_made_again(own: tuple[Path, cordwood.L
     """Records of the new topic are not for a query that planned to read the old one."""
     path, log, _ = own
     piece = planned(PathAccess(str(path), verify=True), "orders", 0, 0, 100)
-    log._writable().topics.delete("orders")
+    log.data_directory.topics.delete("orders")
     for sentence in ("offsets 0 up to 100 .* the topic was deleted", "the topic was deleted and made again"):
         with pytest.raises(RecordsLost, match=sentence):
             task(path, piece)

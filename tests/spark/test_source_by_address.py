@@ -265,7 +265,7 @@ def test_a_stale_address_in_the_lock_does_not_stop_a_query(
     monkeypatch.setattr("cordwood.spark.access.path.COMMIT_SECONDS", 0.5)
     with cordwood.open(tmp_path / "data") as log:
         fill(log.topic("orders"), 0, 5)
-        log._writable().describe("pid 1 on gone, listening on 127.0.0.1:9")
+        log.data_directory.describe("pid 1 on gone, listening on 127.0.0.1:9")
         reader = streaming(path=str(tmp_path / "data"), **{"kafka.group.id": "g"}, startingOffsets="earliest")
         position = reader.initialOffset()
         reader.commit(position)

@@ -33,7 +33,7 @@ Own = tuple[Path, cordwood.Log, cordwood.Topic]
 
 
 def follow(log: cordwood.Log, partition: int = 0) -> None:
-    directory = log._writable()
+    directory = log.data_directory
     directory.chains.commit(directory.partitions.own("orders", partition))
 
 

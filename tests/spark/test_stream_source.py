@@ -43,7 +43,7 @@ def streaming(data: Path, clock: Any = None, **options: str) -> StreamReader:
 def positions(
     *offsets: int, log: cordwood.Log, epoch: int = 0, topic_id: str | None = None
 ) -> dict[str, Any]:
-    topic_id = topic_id or log._directory.topics["orders"].id
+    topic_id = topic_id or log.entry("orders").id
     named = {str(number): offset for number, offset in enumerate(offsets)}
     return {"orders": named, f"orders={topic_id}/{epoch}": {}}
 
@@ -182,7 +182,7 @@ def make_again(log: cordwood.Log) -> None:
 
 
 def delete(log: cordwood.Log) -> None:
-    log._writable().topics.delete("orders")
+    log.data_directory.topics.delete("orders")
 
 
 # --- positions -------------------------------------------------------------------------------------

@@ -441,15 +441,18 @@ class FaultyFiles:
         self.inner = inner
         self.calls: list[str] = []
         self.failures = 0
-        self._plans = list(plans)
-        self._matched = [0] * len(plans)
         self._guard = threading.Lock()
+        self.plan(*plans)
+
+    def plan(self, *plans: FaultPlan) -> None:
+        """Replace the plans. Each counts calls from now on."""
+        with self._guard:
+            self._plans = list(plans)
+            self._matched = [0] * len(plans)
 
     def heal(self) -> None:
         """Let every later call succeed."""
-        with self._guard:
-            self._plans.clear()
-            self._matched.clear()
+        self.plan()
 
     def fault(self, kind: str) -> FaultPlan | None:
         """Count a call, and return the plan by which it fails, if one does."""

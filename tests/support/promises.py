@@ -108,7 +108,7 @@ class Workload:
     @property
     def partition(self) -> PartitionLog:
         """The one partition there is."""
-        return self.log._writable().partitions.own(TOPIC, 0)
+        return self.log.data_directory.partitions.own(TOPIC, 0)
 
     def write(self, *sizes: int) -> int:
         """Append a frame with a record of each size, not durable yet; return the offset after it."""
@@ -174,8 +174,8 @@ class Workload:
 
     def kill(self) -> None:
         """End the writer as kill -9 does, its unsynced bytes still in the cache, and open again."""
-        directory = self.log._writable()
-        directory._lock.release()
+        directory = self.log.data_directory
+        directory.abandon()
         self.log = self._open()
         self.topic = self.log.topic(TOPIC)
         self.files.acknowledge(Seen(self.partition.high_watermark))
@@ -312,21 +312,21 @@ def check_producers(files: Files, log: Log, records: dict[int, bytes], promise: 
     # As many that every offset there ever was is taken: what speaks of lost records now seems to fit.
     end = next_offset_after(records, topic)
     others = dict.fromkeys(range(end, max(end, promise.highest) + 1), b"another's")
-    partition = log._writable().partitions.own(TOPIC, 0)
+    partition = log.data_directory.partitions.own(TOPIC, 0)
     placed = partition.append([(None, value) for value in others.values()]).base_offset
     assert placed == end, f"O1: the next offset is {placed}, not {end}"
     partition.commit()
-    log._writable()._lock.release()
+    log.data_directory.abandon()
     log, found = open_and_read(files, promise)
     assert found == {**records, **others}, "R3: recovering again changed the log"
-    partition = log._writable().partitions.own(TOPIC, 0)
+    partition = log.data_directory.partitions.own(TOPIC, 0)
     again = batches_to_repeat(promise)
     told = {sent: sent_again(partition, sent) for sent in again}
     partition.commit()
     check_stored_once(partition, promise, told)
     log.close()
     log, before = open_and_read(files, promise)
-    partition = log._writable().partitions.own(TOPIC, 0)
+    partition = log.data_directory.partitions.own(TOPIC, 0)
     newest = {sent.producer: sent for sent in again}
     for sent in newest.values():
         assert sent_again(partition, sent) == told[sent], f"O6: {sent} was answered in two ways"
@@ -424,7 +424,7 @@ def check_records(log: Log, records: dict[int, bytes], promise: Promise) -> None
 
 def check_sealed_files(log: Log) -> None:
     """A sealed file is exactly as long as recorded: Kafka's tools refuse a tail of zeros."""
-    directory = log._writable()
+    directory = log.data_directory
     partition = directory.partitions.own(TOPIC, 0)
     for info in partition.state.sealed:
         path = join(partition.directory, "segments", f"{info.base:020d}.log")
@@ -468,20 +468,20 @@ class ReplacedTopic(Workload):
     def create(self, topic_id: str, partitions: int = 1) -> None:
         """Create the topic, before and after saying so."""
         self.files.acknowledge(Creating(topic_id))
-        self.log._writable().topics.create(TOPIC, topic_id, partitions, self.config)
+        self.log.data_directory.topics.create(TOPIC, topic_id, partitions, self.config)
         self.files.acknowledge(Created())
         self.topic = self.log.topic(TOPIC)
 
     def delete(self) -> None:
         """Delete the topic, before and after saying so."""
         self.files.acknowledge(Deleting())
-        self.log._writable().topics.delete(TOPIC)
+        self.log.data_directory.topics.delete(TOPIC)
         self.files.acknowledge(Deleted())
         self.sent.clear()
 
     def kill(self) -> None:
         """End the writer as kill -9 does, and open again."""
-        self.log._writable()._lock.release()
+        self.log.data_directory.abandon()
         self.log = self._open()
 
 
@@ -518,17 +518,17 @@ def check_replaced_topic(image: CrashImage) -> None:
     """Open the image: the topic is one that may be there, whole, and its name can be used."""
     files, promise = image.files, TopicPromise.of(image.acknowledged)
     log = open_log(files)
-    entry = log._writable().topics.get(TOPIC)
+    entry = log.data_directory.topics.get(TOPIC)
     found = None if entry is None else entry.id
     if found not in promise.may_be:
         assert found is not None, "D1: the topic is gone"
         raise AssertionError(f"D1: topic {found} came back after it was deleted")
     check_leftovers(files, found)
     if entry is None:
-        log._writable().topics.create(TOPIC, "id-after", 1, {})
-        partition = log._writable().partitions.own(TOPIC, 0)
+        log.data_directory.topics.create(TOPIC, "id-after", 1, {})
+        partition = log.data_directory.partitions.own(TOPIC, 0)
         partition.commit(partition.append([(None, b"after the cut")]).next_offset)
-        log._writable()._lock.release()
+        log.data_directory.abandon()
         log, records = open_and_read(files, Promise(exists=True))
         assert records == {0: b"after the cut"}, "R2: a new topic has records of another one"
         log.close()

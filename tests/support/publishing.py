@@ -132,7 +132,7 @@ def staged_files(files: Files, path: str = SINK) -> list[str]:
 
 def kill(log: cordwood.Log) -> None:
     """End the writer as kill -9 does: whatever was not synced is in the cache only."""
-    log._writable()._lock.release()
+    log.data_directory.abandon()
 
 
 # --- A workload and its promises ----------------------------------------------------------------------
@@ -202,7 +202,7 @@ class Workload:
     @property
     def data(self) -> DataDirectory:
         """The directory."""
-        return self.log._writable()
+        return self.log.data_directory
 
     def append(self, name: Name, *values: bytes) -> None:
         """Append one frame beside the queries, acknowledged."""
@@ -314,14 +314,14 @@ def check_files(files: Files, promise: Promise) -> None:
         log.close()
         return
     try:
-        found = contents_of(log._writable())
+        found = contents_of(log.data_directory)
     except UnknownTopic as error:
         raise AssertionError(f"D1: {error}") from error
     except CordwoodError as error:
         raise AssertionError(f"E2: a partition is refused: {error}") from error
     check_contents(found, promise)
     check_journals(files, found, promise)
-    found = check_again(log._writable(), found, promise)
+    found = check_again(log.data_directory, found, promise)
     check_staged(files, promise)
     for name in found:
         placed = log.topic(name[0]).append(b"after the cut", partition=name[1])
@@ -331,7 +331,7 @@ def check_files(files: Files, promise: Promise) -> None:
     log.close()
     check_verify(files, "after the next close")
     with open_log(files) as log:
-        assert contents_of(log._writable()) == found, "R3: opening again changed the log"
+        assert contents_of(log.data_directory) == found, "R3: opening again changed the log"
 
 
 def check_contents(found: State, promise: Promise) -> None:

@@ -188,7 +188,7 @@ class Tenants:
 
     def kill(self) -> None:
         """End the process as kill -9 does, its unsynced bytes still in the cache, and open again."""
-        self.data._lock.release()
+        self.data.abandon()
         self.open()
 
 
@@ -278,7 +278,7 @@ def check_tenants(
         now = used[key]
         kept = now.records[: len(was.records)]
         assert (now.start, kept) == (was.start, was.records), "O3: appending changed what was there"
-    data._lock.release()
+    data.abandon()
     data = open_data(files, ManualClock(), settings)
     assert contents(data) == used, "R3: recovering again changed the log"
     if not upkeep:

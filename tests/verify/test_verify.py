@@ -398,7 +398,7 @@ def test_what_the_engine_saves_of_its_producers_is_borne_out_by_the_log() -> Non
         for life in range(3):
             with embedded.open(ROOT, files=files) as log:
                 topic = log.topic("orders", config={"segment.bytes": "500", "index.interval.bytes": "100"})
-                partition = log._writable().partitions.own("orders", 0)
+                partition = log.data_directory.partitions.own("orders", 0)
                 for i in range(20):
                     sent = Sent(i % 3, life, 2 * (i // 3), (b"one", b"two"))
                     partition.commit(send(partition, sent)[1])
@@ -680,10 +680,10 @@ def test_a_topic_created_meanwhile_is_no_stranger() -> None:
 
 
 def test_verify_shares_no_code_with_the_writer() -> None:
-    """I3: of the rooms that write files it knows only the seam; others decompress and check signatures."""
+    """I3: of the seam it knows only files to read; other rooms decompress and check signatures."""
     modules = sorted(Path(verify_frame.__file__).parent.rglob("*.py"))
     allowed = {
-        "disk": {"File", "Files", "join", "read_file"},
+        "disk": {"ReadableFile", "ReadableFiles", "join", "read_file"},
         "formats": {"Compression", "decompress"},
         "integrity": {"Checkpoint", "VerifierKey", "open_checkpoint", "unverified"},
     }
@@ -703,10 +703,10 @@ def test_no_power_cut_leaves_the_engine_with_what_verify_calls_corruption() -> N
     with snapshots_every(300), embedded.open(ROOT, files=recording) as log:
         gone = log.topic("gone")
         gone.append(b"deleted soon")
-        log._writable().topics.delete("gone")
-        log._writable().producer_ids.reserve(100)
+        log.data_directory.topics.delete("gone")
+        log.data_directory.producer_ids.reserve(100)
         topic = log.topic("orders", config={"segment.bytes": "400", "index.interval.bytes": "100"})
-        partition = log._writable().partitions.own("orders", 0)
+        partition = log.data_directory.partitions.own("orders", 0)
         for i in range(6):
             partition.commit(send(partition, Sent(7, 0, i, (b"v" * 50,)))[1])
             topic.append(b"v" * 50, key=b"k")

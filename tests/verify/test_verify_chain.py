@@ -820,7 +820,7 @@ def test_no_power_cut_leaves_the_engine_with_a_chain_that_verify_calls_corrupt()
     settings = {"segment.bytes": "300", "index.interval.bytes": "100", "cordwood.chain": "true"}
     with open_log(recording) as log:
         topic = log.topic("orders", config={**settings, "cleanup.policy": "compact"})
-        directory, partition = log._writable(), log._writable().partitions.own("orders", 0)
+        directory, partition = log.data_directory, log.data_directory.partitions.own("orders", 0)
         for number in range(9):
             topic.append(b"value %d" % number, key=b"%d" % (number % 2))
         directory.chains.commit(partition)
@@ -841,7 +841,7 @@ def test_no_power_cut_leaves_the_engine_with_a_chain_that_verify_calls_corrupt()
         assert not report.corrupt, f"{where}: {serious(report)}"
         if count.images % 7 == 0 and crash.files.exists(orders_path("partition.json")):
             with open_log(crash.files) as log:
-                directory = log._writable()
+                directory = log.data_directory
                 directory.chains.commit(directory.partitions.own("orders", 0))
             report = verify_directory(crash.files, DATA)
             assert not report.corrupt, f"{where}, recovered: {serious(report)}"
@@ -863,7 +863,7 @@ def test_no_history_of_the_engine_is_taken_for_tampering(seed: int) -> None:
         chance, files = Random(number), MemoryFiles()
         with open_log(files) as log:
             _live(chance, log, files)
-            directory = log._writable()
+            directory = log.data_directory
             directory.chains.commit(directory.partitions.own("orders", 0))
             report = verify_directory(files, DATA)
             assert not report.corrupt, f"seed {number}: {serious(report)}"
@@ -878,7 +878,7 @@ def _live(chance: Random, log: Log, files: Files) -> None:
     sizes = {"segment.bytes": str(chance.choice([200, 400, 900])), "index.interval.bytes": "100"}
     topic = log.topic("orders", config={**sizes, "cordwood.chain": "true", "cleanup.policy": "compact"})
     topic.append(b"first", key=b"0")
-    partition = log._writable().partitions.own("orders", 0)
+    partition = log.data_directory.partitions.own("orders", 0)
     for _ in range(chance.randrange(5, 40)):
         start, end = partition.log_start_offset, partition.log_end_offset
         act = chance.choice(["append"] * 5 + ["truncate", "advance", "follow", "follow", "compact", "roll"])
@@ -890,7 +890,7 @@ def _live(chance: Random, log: Log, files: Files) -> None:
         elif act == "advance" and chance.random() < 0.4:
             partition.advance_log_start(chance.randrange(start, end + 1))
         elif act == "follow":
-            log._writable().chains.commit(partition)
+            log.data_directory.chains.commit(partition)
         elif act == "compact":
             log.maintain(force=True)
         elif act == "roll":

@@ -393,7 +393,7 @@ def test_a_snapshot_of_producers_is_all_that_is_known_of_them_so_damage_to_it_is
 ) -> None:
     with case.open() as log:
         case.topic(log)
-        partition = log._writable().partitions.writable(TOPIC, 0)
+        partition = log.data_directory.partitions.writable(TOPIC, 0)
         for sequence in range(3):
             sent = memoryview(encode(Sent(7, 0, sequence, (b"v",))))
             partition.append_received(case.format.receive(sent, BatchTerms(1 << 20)))

@@ -55,7 +55,7 @@ def directory(journal: bytes | None, *, share: int = FRAME, name: str = JOURNAL)
     """A directory with two records, a journal, and a staged share of so many bytes."""
     files = MemoryFiles()
     with open_log(files) as log:
-        data = log._writable()
+        data = log.data_directory
         data.topics.create("orders", "id-1", 1, {})
         partition = data.partitions.writable("orders", 0)
         partition.append([(None, b"a"), (None, b"b")])
@@ -165,7 +165,7 @@ def test_the_worked_example_of_a_journal_is_its_bytes() -> None:
     page = (Path(__file__).parents[2] / "docs/formats/directory.md").read_text()
     examples = [line.strip() for line in page.splitlines() if line.startswith('  {"crc32c"')]
     files = MemoryFiles()
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     data.topics.create("orders", "id-1", 2, {})
     data.partitions.writable("orders", 0).append([(None, b"v")] * 5)
     data.partitions.writable("orders", 0).commit()
@@ -189,7 +189,7 @@ def test_the_worked_example_of_a_journal_is_its_bytes() -> None:
 def test_the_engine_writes_what_verify_expects() -> None:
     files = MemoryFiles()
     log = open_log(files)
-    data = log._writable()
+    data = log.data_directory
     data.topics.create("orders", "id-1", 2, {})
     plan = {("orders", 0): [[b"a"]], ("orders", 1): [[b"b"], [b"c"]]}
     seen: list[bytes] = []

@@ -39,17 +39,46 @@ class SyncFailed(OSError):
     """A sync failed: the bytes may be lost, even if a later sync succeeds."""
 
 
-class File(Protocol):
-    """An open file.
+class ReadableFile(Protocol):
+    """An open file, as its readers see it. Every method may be called from any thread.
 
-    Reads, `size` and `map` may be called from any thread, beside one writer. The calls that change
-    the file (`write_at`, `truncate`, `preallocate`) come from one thread at a time. Positions and
-    sizes are in bytes; a negative one is EINVAL. On a file opened to read, a change is EBADF.
+    Positions and sizes are in bytes; a negative one is EINVAL.
     """
 
     @property
     def path(self) -> str:
         """The path the file was opened under; a later rename does not change it."""
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return *size* bytes from *position*; fewer only where the file ends.
+
+        Memory is allocated for the existing bytes and at most 1 MiB more, however large *size* is.
+        """
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+
+    def map(self) -> memoryview:
+        """Return a read-only view of the file at its present size, valid after `close` and unlink.
+
+        For files that no longer change: whether later writes show in the view is not defined, and
+        touching bytes that a later `truncate` removed may kill the process. Costs one file
+        descriptor for as long as the view lives.
+        """
+
+    def close(self) -> None:
+        """Close the file without a sync. Any further call except `path` and `close` raises ValueError.
+
+        May be called from any thread: a call under way in another one completes on this file first.
+        """
+
+
+class File(ReadableFile, Protocol):
+    """An open file that may be changed.
+
+    The calls that change the file (`write_at`, `truncate`, `preallocate`) come from one thread at a time,
+    beside any number of readers. On a file opened to read, a change is EBADF.
+    """
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         """Write *buffers* one after the other in one call and return how many bytes were taken.
@@ -59,17 +88,8 @@ class File(Protocol):
         before `sync`.
         """
 
-    def read_at(self, position: int, size: int) -> bytes:
-        """Return *size* bytes from *position*; fewer only where the file ends.
-
-        Memory is allocated for the existing bytes and at most 1 MiB more, however large *size* is.
-        """
-
     def read_into(self, position: int, buffer: WritableBuffer) -> int:
         """Fill *buffer* from *position* and return the bytes read; fewer only where the file ends."""
-
-    def size(self) -> int:
-        """Return the length of the file in bytes."""
 
     def truncate(self, size: int) -> None:
         """Shorten the file to *size* bytes, or lengthen it with zeros. Not durable before `sync`."""
@@ -93,20 +113,6 @@ class File(Protocol):
         Only synced bytes are dropped. Does nothing where the system offers no such call.
         """
 
-    def map(self) -> memoryview:
-        """Return a read-only view of the file at its present size, valid after `close` and unlink.
-
-        For files that no longer change: whether later writes show in the view is not defined, and
-        touching bytes that a later `truncate` removed may kill the process. Costs one file
-        descriptor for as long as the view lives.
-        """
-
-    def close(self) -> None:
-        """Close the file without a sync. Any further call except `path` and `close` raises ValueError.
-
-        May be called from any thread: a call under way in another one completes on this file first.
-        """
-
 
 class Lock(Protocol):
     """An exclusive lock on a path, until `release` or the end of the process.
@@ -124,17 +130,14 @@ class Lock(Protocol):
         """Release the lock. Idempotent; in a forked child it leaves the parent's lock alone."""
 
 
-class Files(Protocol):
-    """A tree of directories and files. Any thread may call any method."""
+class ReadableFiles(Protocol):
+    """A tree of directories and files, as its readers see it. Any thread may call any method.
 
-    def open(self, path: str, mode: Mode) -> File:
-        """Open a file: ``read`` (read only), ``write`` (read and write), or ``create`` (must not exist).
+    Code that only reads asks for this, so that the files may lie elsewhere than on a local disk.
+    """
 
-        ``create_private`` creates one that only its owner can ever open. A file with a second name cannot be
-        opened for writing: EMLINK. Only sealed files are ever linked, and those are never changed.
-
-        A created file's name is durable only after `sync_directory` of its parent.
-        """
+    def open(self, path: str, mode: Literal["read"]) -> ReadableFile:
+        """Open a file to read it."""
 
     def exists(self, path: str) -> bool:
         """Return whether *path* names anything. An error other than "not there" is raised, never False."""
@@ -149,6 +152,19 @@ class Files(Protocol):
         """Return the names in a directory that are neither files nor directories, sorted.
 
         Those are links, pipes and devices; a link is one even where it leads to a file or a directory.
+        """
+
+
+class Files(ReadableFiles, Protocol):
+    """A tree of directories and files that may be changed. Any thread may call any method."""
+
+    def open(self, path: str, mode: Mode) -> File:
+        """Open a file: ``read`` (read only), ``write`` (read and write), or ``create`` (must not exist).
+
+        ``create_private`` creates one that only its owner can ever open. A file with a second name cannot be
+        opened for writing: EMLINK. Only sealed files are ever linked, and those are never changed.
+
+        A created file's name is durable only after `sync_directory` of its parent.
         """
 
     def make_directories(self, path: str) -> Names:
@@ -219,7 +235,7 @@ def parent(path: str) -> str:
     return head or ("/" if path.startswith("/") else ".")
 
 
-def read_file(files: Files, path: str) -> bytes:
+def read_file(files: ReadableFiles, path: str) -> bytes:
     """Return the whole content of a file."""
     with contextlib.closing(files.open(path, "read")) as file:
         return file.read_at(0, file.size())

@@ -65,7 +65,7 @@ class Log:
     @property
     def reports(self) -> list[RecoveryReport]:
         """What recovery found and did in the partitions opened so far."""
-        return list(self._writable().partitions.reports)
+        return list(self.data_directory.partitions.reports)
 
     def topic(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
@@ -152,7 +152,7 @@ class Log:
 
     def _changing(self) -> Topics:
         if self._topics is None:
-            self._topics = Topics(self._writable(), load_broker_config()[0])
+            self._topics = Topics(self.data_directory, load_broker_config()[0])
         return self._topics
 
     def scan(
@@ -216,7 +216,7 @@ class Log:
         read, they keep everything and the report says so.
         """
         needed_from = self._committed_offsets().needed_from
-        return self._writable().maintenance.maintain_all(force=force, needed_from=needed_from)
+        return self.data_directory.maintenance.maintain_all(force=force, needed_from=needed_from)
 
     def plan_maintenance(self, *, force: bool = False) -> list[Planned]:
         """Return what `maintain` would do now, of a log that is open to read only. Changes nothing.
@@ -261,7 +261,13 @@ class Log:
             each.stop()
         self._directory.close()
 
-    def _writable(self) -> DataDirectory:
+    @property
+    def data_directory(self) -> DataDirectory:
+        """The engine behind this log, for tools that need more than topics. Not part of the stable API.
+
+        Raises:
+            LogClosed: If the log is open to read only.
+        """
         if self._owned is not None:
             return self._owned
         raise LogClosed("the log is open to read only")
@@ -280,14 +286,14 @@ class Log:
 
     def _commit_late(self) -> None:
         """Commit every partition that promises to do so some time after an append."""
-        for log in self._writable().partitions.opened_logs():
+        for log in self.data_directory.partitions.opened_logs():
             if log.config.sync.mode == "ms" and log.failure is None:
                 log.commit_quietly()
 
     def _follow_changed(self) -> None:
         """Bring chains up to date. Chains that fail are retried; a call that needs one reports the error."""
-        if self._writable().chains.is_behind:
-            self._writable().chains.follow_changed()
+        if self.data_directory.chains.is_behind:
+            self.data_directory.chains.follow_changed()
 
     def _follow_always(self) -> None:
         """Start the thread that brings chains up to date."""

@@ -117,7 +117,7 @@ class Topic:
         where = self._partition_for(key) if partition is None else partition
         log = self._writable(where)
         limit = log.stream_bytes_max() if max_bytes is None else min(max_bytes, log.stream_bytes_max())
-        spooled = self._log._writable().partitions.spool(str(uuid.uuid4()), chunks, limit)
+        spooled = self._log.data_directory.partitions.spool(str(uuid.uuid4()), chunks, limit)
         try:
             appended = log.append_stream(key, headers, timestamp, spooled, expected_offset)
         finally:
@@ -220,7 +220,7 @@ class Topic:
         """
         log = self._writable(partition)
         if not force:
-            self._log._writable().signer.check_not_signed_for(log, end_offset)
+            self._log.data_directory.signer.check_not_signed_for(log, end_offset)
         return log.truncate(end_offset)
 
     def advance_log_start(self, partition: int, offset: int) -> None:
@@ -236,7 +236,7 @@ class Topic:
             CordwoodError: If the topic waits for groups and what they have committed cannot be read. Nothing
                 was deleted.
         """
-        directory, removed = self._log._writable(), 0
+        directory, removed = self._log.data_directory, 0
         needed_from = self._log._committed_offsets().needed_from
         for partition in range(self.partitions):
             log = directory.partitions.find(self.name, partition)
@@ -251,5 +251,5 @@ class Topic:
     def _writable(self, partition: int) -> WritablePartition:
         log = self._logs.get(partition)
         if log is None:
-            log = self._logs[partition] = self._log._writable().partitions.writable(self.name, partition)
+            log = self._logs[partition] = self._log.data_directory.partitions.writable(self.name, partition)
         return log

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cordwood.disk import Files, join, read_file
+from cordwood.disk import ReadableFiles, join, read_file
 from cordwood.verify.frame import PlacedHeader
 from cordwood.verify.irregular import check_regular_partition, check_regular_topic
 from cordwood.verify.plans import PARTITION_NAME, SUFFIXES, take_snapshot
@@ -64,7 +64,7 @@ class PartitionAhead:
         return result
 
 
-def run_check(files: Files, check: SegmentCheck) -> SegmentResult:
+def run_check(files: ReadableFiles, check: SegmentCheck) -> SegmentResult:
     """Check one segment. Read-only, in bounded memory; any bytes give a result."""
     shown: list[PlacedHeader] = []
 
@@ -77,7 +77,7 @@ def run_check(files: Files, check: SegmentCheck) -> SegmentResult:
 
 
 def check_seeing(
-    files: Files, plan: SegmentPlan, tally: Tally, see: Callable[[PlacedHeader], None]
+    files: ReadableFiles, plan: SegmentPlan, tally: Tally, see: Callable[[PlacedHeader], None]
 ) -> tuple[Tally, int, SegmentOwners]:
     """Check one segment and call *see* with its batches; see `SegmentResult`."""
     owners = SegmentOwners(plan.base, plan.generation)
@@ -93,7 +93,7 @@ def check_seeing(
     return tally, end_offset, owners
 
 
-def check_ahead(files: Files, topics: str, only: Only, check: Checker) -> dict[str, PartitionAhead]:
+def check_ahead(files: ReadableFiles, topics: str, only: Only, check: Checker) -> dict[str, PartitionAhead]:
     """Check the requested segments of partitions in *topics* with *check*; return results by partition.
 
     Partitions that cannot be planned now are left to the walk, which reports why.
@@ -120,7 +120,7 @@ def check_ahead(files: Files, topics: str, only: Only, check: Checker) -> dict[s
     return found
 
 
-def _partitions(files: Files, topics: str, only: Only) -> Iterator[tuple[str, str, int]]:
+def _partitions(files: ReadableFiles, topics: str, only: Only) -> Iterator[tuple[str, str, int]]:
     """Yield path, topic and number of possible partition directories, as far as they can be listed."""
     ignored = Tally()
     with ignored.reading(topics):

@@ -10,7 +10,7 @@ from typing import Annotated
 import google_crc32c
 import msgspec
 
-from cordwood.disk import Files, join
+from cordwood.disk import ReadableFiles, join
 from cordwood.errors import FrameError, OnlyZeros
 from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import JSON_ERRORS, TopicId, TopicName, check_mark, read_bytes, shown
@@ -90,7 +90,7 @@ class VanishedTopic:
     topic_ids: frozenset[str]
 
 
-def check_catalogue(files: Files, meta: str, tally: Tally) -> CatalogueContent | None:
+def check_catalogue(files: ReadableFiles, meta: str, tally: Tally) -> CatalogueContent | None:
     """Check every entry and return the content, or None if it cannot be read up to the mark."""
     path, mark_path = join(meta, "catalogue.log"), join(meta, "catalogue.mark")
     # The mark first: it only moves forward, so it is valid for the log read after it.

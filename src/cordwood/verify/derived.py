@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.disk import File, Files
+from cordwood.disk import ReadableFile, ReadableFiles
 
 _WINDOW_BYTES = 1 << 20
 
@@ -14,7 +14,7 @@ class DerivedFile:
     ``failure`` is why the file, or part of it, could not be read.
     """
 
-    def __init__(self, files: Files, path: str, width: int) -> None:
+    def __init__(self, files: ReadableFiles, path: str, width: int) -> None:
         self.path = path
         self.difference: tuple[int, bytes, bytes] | None = None
         self.failure: OSError | None = None
@@ -22,7 +22,7 @@ class DerivedFile:
         self.position = 0
         self._width = width
         self._pending = bytearray()
-        self._file: File | None = None
+        self._file: ReadableFile | None = None
         try:
             self._file = files.open(path, "read")
         except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from cordwood.disk import Files, join, read_file
+from cordwood.disk import ReadableFiles, join, read_file
 from cordwood.errors import DirectoryRefused, UnknownTopic
 from cordwood.verify.ahead import Checker, PartitionAhead, check_ahead, check_seeing
 from cordwood.verify.catalogue import (
@@ -41,7 +41,7 @@ SHARED_LOG = "__shared"
 
 
 def verify_directory(
-    files: Files,
+    files: ReadableFiles,
     path: str,
     topic: str | None = None,
     progress: VerifyProgress | None = None,
@@ -102,7 +102,7 @@ def verify_directory(
     return head.report()
 
 
-def _shared_topic(files: Files, meta: str, topic: str) -> str | None:
+def _shared_topic(files: ReadableFiles, meta: str, topic: str) -> str | None:
     """Return *topic* if it is one whose records are in the shared log."""
     catalogue = check_catalogue(files, meta, Tally())
     known = None if catalogue is None else catalogue.live.get(topic)
@@ -118,7 +118,7 @@ def _note_shared(tally: Tally, topics: str, topic: str | None) -> None:
     tally.add("note", place, None, expected="files", found=found, what=what)
 
 
-def _first_start_unfinished(files: Files, meta: str) -> bool:
+def _first_start_unfinished(files: ReadableFiles, meta: str) -> bool:
     """Return whether a crash during the first start explains why there is no ``broker.id``.
 
     It is made last, after an empty catalogue; once that has an entry, the first start was finished.
@@ -142,7 +142,7 @@ def _unfinished_report(meta: str) -> VerifyReport:
     return tally.report()
 
 
-def _moved_topics(files: Files, path: str, tally: Tally) -> list[tuple[str, str]]:
+def _moved_topics(files: ReadableFiles, path: str, tally: Tally) -> list[tuple[str, str]]:
     """Return (path, topic id) of every directory that a deletion has moved away and not removed yet."""
     found: list[tuple[str, str]] = []
     with tally.reading(path, "invalid"):
@@ -151,7 +151,7 @@ def _moved_topics(files: Files, path: str, tally: Tally) -> list[tuple[str, str]
     return found  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
-def _check_brokers(files: Files, meta: str, tally: Tally) -> tuple[str, ...]:
+def _check_brokers(files: ReadableFiles, meta: str, tally: Tally) -> tuple[str, ...]:
     """Return whose directory it is, and whose backup if it is one; nothing where nobody can tell."""
     path, backup_path = join(meta, "broker.id"), join(meta, "backup.json")
     data = read_bytes(tally, files, path)
@@ -181,7 +181,11 @@ class _Walk:
     """
 
     def __init__(
-        self, files: Files, progress: VerifyProgress | None, ahead: dict[str, PartitionAhead], claims: Claims
+        self,
+        files: ReadableFiles,
+        progress: VerifyProgress | None,
+        ahead: dict[str, PartitionAhead],
+        claims: Claims,
     ) -> None:
         self.tally = Tally(progress)
         self.directories: list[PartitionDirectory] = []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import google_crc32c
 
-from cordwood.disk import File
+from cordwood.disk import ReadableFile
 from cordwood.errors import (
     ChecksumMismatch,
     FrameError,
@@ -91,7 +91,7 @@ def _frame(position: int, fields: tuple[Any, ...]) -> PlacedHeader:
 class FileWindows:
     """The bytes of a file, a window at a time, hashed at their first read if a hash is requested."""
 
-    def __init__(self, file: File, stop: int, tally: Tally, *, hashed: bool) -> None:
+    def __init__(self, file: ReadableFile, stop: int, tally: Tally, *, hashed: bool) -> None:
         self.path = file.path
         self.data = b""
         self.start = 0

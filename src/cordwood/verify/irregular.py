@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from cordwood.disk import Files, join
+from cordwood.disk import ReadableFiles, join
 from cordwood.verify.report import Tally
 
 #: The names that belong to a data directory; other names in it are not checked.
@@ -17,7 +17,7 @@ _OWN = ("meta", "quarantine", "tmp", "topics")
 _OF_PARTITION = ("segments", "chain", "snapshots")
 
 
-def check_regular_directory(files: Files, path: str, tally: Tally) -> bool:
+def check_regular_directory(files: ReadableFiles, path: str, tally: Tally) -> bool:
     """Report links, pipes and devices in the data directory at *path*, without its partitions.
 
     Returns whether there are none.
@@ -32,18 +32,18 @@ def check_regular_directory(files: Files, path: str, tally: Tally) -> bool:
     return regular
 
 
-def check_regular_topic(files: Files, path: str, tally: Tally) -> bool:
+def check_regular_topic(files: ReadableFiles, path: str, tally: Tally) -> bool:
     """Do the same for the directory of a topic."""
     return _is_regular(files, path, tally)
 
 
-def check_regular_partition(files: Files, path: str, tally: Tally) -> bool:
+def check_regular_partition(files: ReadableFiles, path: str, tally: Tally) -> bool:
     """Do the same for the directory of a partition."""
     inner = (join(path, name) for name in _OF_PARTITION)
     return _is_regular(files, path, tally) and all(_is_regular(files, each, tally) for each in inner)
 
 
-def _is_regular(files: Files, directory: str, tally: Tally, only: tuple[str, ...] = ()) -> bool:
+def _is_regular(files: ReadableFiles, directory: str, tally: Tally, only: tuple[str, ...] = ()) -> bool:
     irregular: list[str] = []
     # Missing directories are reported by other checks.
     with tally.reading(directory), contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ def _is_regular(files: Files, directory: str, tally: Tally, only: tuple[str, ...
     return not irregular
 
 
-def _tree(files: Files, directory: str, depth: int, tally: Tally) -> Iterator[str]:
+def _tree(files: ReadableFiles, directory: str, depth: int, tally: Tally) -> Iterator[str]:
     """Yield *directory* and the directories below it, to the given depth."""
     yield directory
     names: list[str] = []

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import google_crc32c
 import msgspec
 
-from cordwood.disk import Files, read_file
+from cordwood.disk import ReadableFiles, read_file
 from cordwood.verify.report import Severity, Tally
 
 FORMAT = 1
@@ -341,7 +341,7 @@ def _check_slots_in_order(tally: Tally, path: str, newer: Slot, older: Slot) -> 
         tally.add("corruption", path, None, expected=f"no less than {older}", found=newer, what="newer slot")
 
 
-def read_bytes(tally: Tally, files: Files, path: str) -> bytes | None:
+def read_bytes(tally: Tally, files: ReadableFiles, path: str) -> bytes | None:
     """Return the content of a small file, or None after reporting why it could not be read."""
     tally.show_progress(path, 0)
     try:

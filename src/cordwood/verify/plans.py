@@ -6,7 +6,7 @@ import contextlib
 import re
 from dataclasses import dataclass, replace
 
-from cordwood.disk import Files, join
+from cordwood.disk import ReadableFiles, join
 from cordwood.verify.chain import Chain, LeafPlanner, read_chain
 from cordwood.verify.frame import Epochs
 from cordwood.verify.metadata import (
@@ -53,7 +53,7 @@ class PartitionSnapshot:
 
 
 def take_snapshot(
-    files: Files,
+    files: ReadableFiles,
     path: str,
     topic: str,
     partition: int,
@@ -89,7 +89,7 @@ def take_snapshot(
 
 
 def _with_leaves(
-    files: Files, plans: dict[int, SegmentPlan], chain: Chain, state: PartitionBody, tally: Tally
+    files: ReadableFiles, plans: dict[int, SegmentPlan], chain: Chain, state: PartitionBody, tally: Tally
 ) -> dict[int, SegmentPlan]:
     """Return the plans with the leaves of each segment."""
     if not chain.head.size:
@@ -106,7 +106,9 @@ def _with_leaves(
     return plans  # noqa: RET504 - `reading` takes errors in, so these may be those from before
 
 
-def plan_segments(files: Files, path: str, state: PartitionBody, slots: list[Slot]) -> dict[int, SegmentPlan]:
+def plan_segments(
+    files: ReadableFiles, path: str, state: PartitionBody, slots: list[Slot]
+) -> dict[int, SegmentPlan]:
     """Return the plans of the segments of the partition at *path*, by base offset, oldest first."""
     epochs = tuple((epoch.epoch, epoch.start_offset) for epoch in state.epochs)
     sealed = [_sealed_plan(path, segment, epochs) for segment in state.sealed]
@@ -196,7 +198,7 @@ def _sealed_plan(path: str, segment: SealedBody, epochs: Epochs) -> SegmentPlan:
     )
 
 
-def _prepared(files: Files, plan: SegmentPlan, ending: str) -> SegmentPlan:
+def _prepared(files: ReadableFiles, plan: SegmentPlan, ending: str) -> SegmentPlan:
     """Return the plan with the files of a committed change that still have the suffix *ending*."""
 
     def named(suffix: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import google_crc32c
 import msgspec
 
-from cordwood.disk import Files, join, read_file
+from cordwood.disk import ReadableFiles, join, read_file
 from cordwood.verify.metadata import JSON_ERRORS, Count, PartitionNumber, TopicId, TopicName, shown
 from cordwood.verify.report import Tally, VerifyProgress
 
@@ -79,7 +79,7 @@ class SinkCheck:
     live writer.
     """
 
-    def __init__(self, files: Files, data: str, progress: VerifyProgress | None) -> None:
+    def __init__(self, files: ReadableFiles, data: str, progress: VerifyProgress | None) -> None:
         """Read all journals."""
         self._files = files
         self._data = data
@@ -111,7 +111,7 @@ class SinkCheck:
         return self._tally
 
 
-def _read(files: Files, path: str, tally: Tally) -> bytes | None:
+def _read(files: ReadableFiles, path: str, tally: Tally) -> bytes | None:
     """Return the content of the file, None if it is gone or unreadable."""
     tally.show_progress(path, 0)
     content = None
@@ -122,7 +122,7 @@ def _read(files: Files, path: str, tally: Tally) -> bytes | None:
 
 
 def _check_journal(
-    files: Files,
+    files: ReadableFiles,
     data: str,
     path: str,
     content: bytes,
@@ -214,7 +214,7 @@ def _needed(
                 yield share, section
 
 
-def _check_share(files: Files, path: str, share: str, section: _SectionBody, tally: Tally) -> None:
+def _check_share(files: ReadableFiles, path: str, share: str, section: _SectionBody, tally: Tally) -> None:
     """Check that a share is long enough for one of its sections."""
     least, what = section.position + section.size, "share of an open intent"
     with tally.reading(share):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
 
-from cordwood.disk import Files, join
+from cordwood.disk import ReadableFiles, join
 from cordwood.errors import CordwoodError, CorruptRange, MetadataDamaged
 from cordwood.verify.chain import Chain, FrameCompare, LeafPlanner
 from cordwood.verify.frame import INT64_MAX
@@ -33,7 +33,7 @@ class ReadFrame(NamedTuple):
 class SliceCompare:
     """Compares frames with the leaves of a partition's current chain. One thread; must be closed."""
 
-    def __init__(self, files: Files, directory: str, topic: str, partition: int) -> None:
+    def __init__(self, files: ReadableFiles, directory: str, topic: str, partition: int) -> None:
         """Take the partition in *directory*.
 
         Raises:
@@ -129,7 +129,9 @@ class SliceCompare:
         return CorruptRange(self._log(base), position, offset, resume_offset, reason)
 
 
-def _now(files: Files, directory: str, topic: str, partition: int) -> tuple[PartitionBody, Chain | None]:
+def _now(
+    files: ReadableFiles, directory: str, topic: str, partition: int
+) -> tuple[PartitionBody, Chain | None]:
     """Return the state of partition and chain at one moment."""
     snapshot = take_snapshot(files, directory, topic, partition, planned=False)
     for finding in snapshot.tally.findings:

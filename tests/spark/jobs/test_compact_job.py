@@ -26,7 +26,7 @@ def fill(path: Path, seed: int = 3) -> None:
     with cordwood.open(path, sync="never") as log:
         plain = log.topic("t", 2, config={"segment.bytes": "4000"})
         plain.append_many([(None, b"keyless")], partition=0)
-        log._writable().topics.alter("t", config=CONFIG)
+        log.data_directory.topics.alter("t", config=CONFIG)
         for _ in range(120):
             rows = [
                 (b"k%d" % dice.randrange(60), None if dice.random() < 0.1 else b"v%d" % dice.randrange(10**9))

@@ -43,13 +43,13 @@ CHAIN = join(PARTITION, "chain")
 
 
 def follow(log: cordwood.Log, topic: str = "orders") -> int:
-    directory = log._writable()
+    directory = log.data_directory
     return directory.chains.commit(directory.partitions.own(topic, 0))
 
 
 def compacted_unsaid(log: cordwood.Log) -> CompactionReport | None:
     """Compact as whoever knows of no chain does."""
-    directory = log._writable()
+    directory = log.data_directory
     partition = directory.partitions.own("orders", 0)
     return compact_partition(directory.context, partition, map_bytes=1 << 16, secret=bytes(16), force=True)
 
@@ -152,7 +152,7 @@ def test_only_what_is_synced_gets_a_leaf() -> None:
     with open_log(files, sync="never") as log:
         log.topic("orders", config=SMALL).append(b"value")
         assert follow(log) == 1
-        partition = log._writable().partitions.own("orders", 0)
+        partition = log.data_directory.partitions.own("orders", 0)
         assert partition.unsynced_records == 0
 
 
@@ -163,7 +163,7 @@ def test_frames_that_retention_was_faster_with_are_a_gap_that_is_kept() -> None:
         assert follow(log) == 3
     filled(files, 20, 3)
     with open_log(files) as log:
-        log._writable().partitions.own("orders", 0).advance_log_start(12)
+        log.data_directory.partitions.own("orders", 0).advance_log_start(12)
         assert follow(log) == 12
     with chain_of(files) as chain:
         (gap,) = chain.statements()
@@ -182,7 +182,7 @@ def test_frames_that_compaction_was_faster_with_are_a_gap_and_those_with_leaves_
         follow(log)
         for number in range(10):
             topic.append(b"value %d" % number, key=b"same")
-        log._writable().partitions.own("orders", 0).roll()
+        log.data_directory.partitions.own("orders", 0).roll()
         before = leaves_of(files)
         assert compacted_unsaid(log)
         topic.append(b"last", key=b"same")
@@ -319,7 +319,7 @@ def test_after_any_history_every_frame_is_found_at_its_leaf() -> None:
         with open_log(files) as log:
             topic = log.topic("orders", config=SMALL)
             topic.append(b"first")
-            partition = log._writable().partitions.own("orders", 0)
+            partition = log.data_directory.partitions.own("orders", 0)
             for _ in range(chance.randrange(4, 25)):
                 start, end = partition.log_start_offset, partition.log_end_offset
                 act = chance.choice(["append", "append", "append", "truncate", "advance", "follow", "follow"])
@@ -477,7 +477,7 @@ def test_whatever_call_fails_the_chain_is_whole_on_the_healed_disk() -> None:
             topic = log.topic("orders")
             for number in range(4):
                 topic.append(b"more %d" % number)
-            directory = log._writable()
+            directory = log.data_directory
             partition = directory.partitions.own("orders", 0)
             faulty = FaultyFiles(inner, FaultPlan(fail_at, error=(errno.EIO, errno.ENOSPC)[fail_at % 2]))
             context = replace(directory.context, files=faulty, changed=set())
@@ -553,10 +553,10 @@ def test_a_compaction_in_the_middle_of_a_read_gives_no_leaf_to_what_it_wrote() -
         topic = log.topic("orders", config={**SMALL, "cleanup.policy": "compact"})
         for _ in range(4):
             topic.append_many([(b"same", b"1"), (b"same", b"2"), (b"same", b"3")], partition=0)
-        log._writable().partitions.own("orders", 0).roll()
+        log.data_directory.partitions.own("orders", 0).roll()
     files = InterruptedFiles(inner, f"{0:020d}.log")
     with open_log(cast(Files, files)) as log:
-        log._writable().partitions.own("orders", 0)
+        log.data_directory.partitions.own("orders", 0)
         compacted: list[CompactionReport | None] = []
         files.then = lambda: compacted.append(compacted_unsaid(log))
         follow(log)
@@ -600,7 +600,7 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
     files = MemoryFiles()
     with open_log(files) as log:
         compacted_log(log, rounds=3)
-        state = log._writable().partitions.own("orders", 0).state
+        state = log.data_directory.partitions.own("orders", 0).state
     with chain_of(files) as chain:
         said = [each for each in chain.statements() if each.kind == "compacted"]
         newest = {(each.start, each.end, each.generation): each for each in said}
@@ -627,7 +627,7 @@ def test_what_a_compaction_says_is_signed_for_before_it_happens() -> None:
     recording = RecordingFiles(MemoryFiles())
     with open_log(recording) as log:
         log.topic("orders", config=COMPACTED).append(b"first", key=b"same")
-        directory = log._writable()
+        directory = log.data_directory
         partition, data = directory.partitions.own("orders", 0), directory.path
         follow(log)
         with chain_of(recording) as chain:
@@ -648,7 +648,7 @@ def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
         topic.append_many([(b"a", b"1"), (b"b", b"1")], partition=0)
         topic.append(b"2", key=b"a")
         topic.roll()
-        partition = log._writable().partitions.own("orders", 0)
+        partition = log.data_directory.partitions.own("orders", 0)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(partition), "swap", lambda self, old, new: False)
             log.maintain(force=True)
@@ -715,7 +715,7 @@ def test_an_open_directory_follows_by_itself_and_is_whole_when_closed(
     monkeypatch.setattr(embedded, "FOLLOW_SECONDS", 0.001)
     with cordwood.open(tmp_path) as log:
         topic = log.topic("orders", config={"cordwood.chain": "true"})
-        directory = log._writable()
+        directory = log.data_directory
         topic.append(b"first")
         partition = directory.partitions.own("orders", 0)
         until(lambda: not directory.chains.lag(partition), "the chain follows")
@@ -752,7 +752,7 @@ def test_leaves_are_made_durable_now_and_then_and_made_again_after_a_power_cut()
     files = MemoryFiles()
     with open_log(files) as log:
         topic = log.topic("orders", config=SMALL)
-        directory = log._writable()
+        directory = log.data_directory
         partition = directory.partitions.own("orders", 0)
         topic.append(b"first")
         assert directory.chains.follow(partition) == 1
@@ -775,7 +775,7 @@ def test_only_so_many_chains_are_kept_open(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(chain_module, "OPEN_MAX", 2)
     files = MemoryFiles()
     with open_log(files) as log:
-        directory = log._writable()
+        directory = log.data_directory
         for _ in range(3):
             for name in ("one", "two", "three", "four"):
                 log.topic(name, config=SMALL).append(b"value")

@@ -61,7 +61,7 @@ def signed() -> tuple[dict[str, bytes | None], GivenCheckpoint]:
     files = MemoryFiles()
     with open_log(files) as log:
         topic = log.topic("orders", config=SETTINGS)
-        directory, partition = log._writable(), log._writable().partitions.own("orders", 0)
+        directory, partition = log.data_directory, log.data_directory.partitions.own("orders", 0)
         for number in range(4):
             topic.append(b"v%d" % number)
         directory.chains.commit(partition)

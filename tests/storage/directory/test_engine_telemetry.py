@@ -16,7 +16,7 @@ SEGMENTS = "/data/topics/t/0/segments"
 
 def number(log: cordwood.Log, metric: Metric) -> float:
     """Return the value of a metric, for a histogram how many values it has."""
-    samples = {sample.metric: sample.value for sample in log._writable().context.telemetry.collect()}
+    samples = {sample.metric: sample.value for sample in log.data_directory.context.telemetry.collect()}
     value = samples[metric]
     return value.total if isinstance(value, Distribution) else value
 
@@ -26,7 +26,7 @@ def test_appends_syncs_and_segments_are_counted() -> None:
     topic = log.topic("t", config={"segment.bytes": "400"})
     for _ in range(40):
         topic.append_many([(None, b"v" * 30)] * 2, partition=0)
-    segments = len(log._writable().partitions.own("t", 0).state.sealed) + 1
+    segments = len(log.data_directory.partitions.own("t", 0).state.sealed) + 1
     assert segments > 3
     assert number(log, telemetry.SEGMENTS) == segments
     assert number(log, telemetry.SEGMENTS_ROLLED) == segments - 1

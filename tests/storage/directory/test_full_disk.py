@@ -53,7 +53,7 @@ def filled(log: cordwood.Log, disk: CappedFiles, storage: str = "own", **setting
     topic = log.topic("orders", config={**SETTINGS, "cordwood.storage": storage, **settings})
     for number in range(20):
         topic.append(VALUE, key=b"%d" % (number % 3))
-    topic.roll() if storage == "own" else log._writable().partitions.writable("__shared", 0).roll()
+    topic.roll() if storage == "own" else log.data_directory.partitions.writable("__shared", 0).roll()
     disk.fill()
     refused(topic)
     return topic
@@ -175,7 +175,7 @@ def test_what_a_killed_writer_had_reserved_is_there_for_the_next_one(
 ) -> None:
     killed = opened(disk, clock)
     filled(killed, disk)
-    killed._writable()._lock.release()
+    killed.data_directory.abandon()
     with opened(disk, clock) as log:
         topic = log.topic("orders")
         topic.advance_log_start(0, 15)
@@ -187,7 +187,7 @@ def test_a_batch_of_a_query_that_finds_no_space_is_refused_before_it_is_promised
     log: cordwood.Log, disk: CappedFiles
 ) -> None:
     """After its intent it would have to be published, and the partitions take nothing else until it is."""
-    directory = log._writable()
+    directory = log.data_directory
     topic = log.topic("out", partitions=1)
     topic.append(b"before")
     staged = directory.publisher.stage("query", 0, "0-a")

@@ -65,7 +65,7 @@ def fill(data: Path) -> None:
         own.append_stream([b"spooled", b"chunks"])
         own.snapshots().save(own.high_watermark(), b"derived")
         log.delete_topic(log.topic("gone").name)
-        directory = log._writable()
+        directory = log.data_directory
         with_share = directory.publisher.stage("query", 0, "task")
         entry = log.entry("own")
         frame = bytearray(encode_records([(None, b"staged")], 1000))

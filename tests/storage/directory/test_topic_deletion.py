@@ -215,7 +215,7 @@ def test_a_directory_that_is_not_ours_any_more_deletes_nothing(how: str) -> None
     if how == "closed":
         data.close()
     else:
-        data._lock.release()
+        data.abandon()
     before = image(files, DATA)
     with pytest.raises(LogClosed):
         data.topics.delete("orders")
@@ -385,7 +385,7 @@ def test_the_last_word_on_a_name_counts() -> None:
 
 def failing(files: FaultyFiles, *plans: FaultPlan) -> None:
     """Let calls fail from now on."""
-    files._plans, files._matched = list(plans), [0] * len(plans)
+    files.plan(*plans)
 
 
 @pytest.mark.parametrize("kind", ["write", "sync"])

@@ -24,7 +24,7 @@ SEGMENTS = join(DATA, "topics", "orders", "0", "segments")
 
 def made(files: Files, **config: str) -> DataDirectory:
     """A directory with one topic."""
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     data.topics.create("orders", "id-1", 1, config)
     return data
 
@@ -93,7 +93,7 @@ def test_appends_truncations_and_another_adoption_follow_an_adopted_segment() ->
     log.commit()
     data.close()
     assert verify(files).sound
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     assert values_of(data, "orders", 0) == [b"0/0", b"0/1", b"1/0", b"0/0", b"1/0"]
 
 
@@ -103,7 +103,7 @@ def test_what_was_appended_before_is_durable_with_the_adoption() -> None:
     log.append([(None, b"not committed")])
     log.adopt(PATH, put(files, *numbered(1)))
     assert log.unsynced_records == 0
-    data = open_log(disk_of(image(files, DATA)))._writable()
+    data = open_log(disk_of(image(files, DATA))).data_directory
     assert values_of(data, "orders", 0) == [b"not committed", b"0/0"]
 
 
@@ -145,7 +145,7 @@ def test_whichever_call_of_an_adoption_fails_the_file_is_all_in_the_log_or_not_a
         log = data.partitions.own("orders", 0)
         log.append([(None, b"before")])
         size = put(files, *numbered(1, 2))
-        files._plans, files._matched = [FaultPlan(n, kinds=CHANGES, error=error)], [0]
+        files.plan(FaultPlan(n, kinds=CHANGES, error=error))
         try:
             log.adopt(PATH, size)
             outcomes.append("done")
@@ -158,8 +158,8 @@ def test_whichever_call_of_an_adoption_fails_the_file_is_all_in_the_log_or_not_a
             outcomes.append("failed")
         failures = files.failures
         files.heal()
-        data._lock.release()
-        again = open_log(disk)._writable()
+        data.abandon()
+        again = open_log(disk).data_directory
         found = values_of(again, "orders", 0)
         whole = [b"before", b"0/0", b"1/0", b"1/1"]
         assert found in ([b"before"], whole), f"call {n}: {found}"

@@ -187,7 +187,7 @@ def test_the_format_of_a_topic_never_changes(case: Case) -> None:
         with pytest.raises(TopicMismatch):
             log.topic(TOPIC, config={"cordwood.format": other})
         with pytest.raises(InvalidSetting, match="cannot be changed"):
-            log._writable().topics.alter(TOPIC, config={"cordwood.format": other})
+            log.data_directory.topics.alter(TOPIC, config={"cordwood.format": other})
 
 
 @over_every_case("memory")
@@ -208,7 +208,7 @@ def test_compaction_is_refused_where_records_have_no_keys(case: Case) -> None:
 def sent(case: Case, log: cordwood.Log, sequence: int) -> int:
     """Have producer 7 send a record with this sequence number; return the offset it is told."""
     data = encode(Sent(7, 0, sequence, (b"%d" % sequence,)))
-    partition = log._writable().partitions.own(TOPIC, 0)
+    partition = log.data_directory.partitions.own(TOPIC, 0)
     appended = partition.append_received(case.format.receive(memoryview(data), BatchTerms(1 << 20)))
     partition.commit()
     return appended.base_offset
@@ -258,7 +258,7 @@ def test_a_batch_of_the_sink_is_refused_before_anything_of_it_is_promised(case: 
     }
     with case.open() as log:
         case.fill(case.topic(log), 0, 3)
-        data, end = log._writable(), 3
+        data, end = log.data_directory, 3
         for number, (what, (frame, holds)) in enumerate(held.items()):
             staged = writer(case.files, number)
             staged.append(target_of(data, TOPIC, 0), frame_of(b"fine", key=None))
@@ -292,7 +292,7 @@ def test_a_stream_is_one_record_and_one_that_fails_leaves_nothing(case: Case) ->
         placed = topic.append_stream(iter(chunks), partition=0, timestamp=BEGAN_MS)
         assert placed.offset == 5
         assert list(topic.read(0, 5)) == [Record(5, BEGAN_MS, None, b"".join(chunks))]
-        room = log._writable().partitions.own(TOPIC, 0).stream_bytes_max()
+        room = log.data_directory.partitions.own(TOPIC, 0).stream_bytes_max()
         before = case.image()
         with pytest.raises(StreamTooLong):
             topic.append_stream([b"x" * (room + 1)], partition=0)
@@ -418,7 +418,7 @@ def test_indexes_of_all_of_some_or_of_no_segments_are_in_memory(case: Case) -> N
     """Row 50: whatever is kept, what is read is the same; those used last are kept."""
     with case.open() as log:
         case.fill(case.topic(log), 0, COUNT)
-        sealed = len(log._writable().partitions.own(TOPIC, 0).state.sealed)
+        sealed = len(log.data_directory.partitions.own(TOPIC, 0).state.sealed)
     assert sealed > 2
     for kept in (-1, 0, 1, 2):
         config = load_broker_config({"cordwood.index.cache.segments": str(kept)}, environment={})[0]
@@ -596,7 +596,7 @@ def test_a_full_disk_refuses_an_append_whole_and_takes_it_later(case: Case) -> N
                 topic = log.topic(TOPIC)
                 topic.append_many([case.row(5)], partition=0)
                 plan = FaultPlan(fail_at, frozenset({"write"}), errno.ENOSPC, short=short)
-                faulty._plans, faulty._matched = [plan], [0]
+                faulty.plan(plan)
                 for number in range(6, 9):
                     while True:
                         try:
@@ -619,7 +619,7 @@ def acknowledged_until_it_fails(case: Case, faulty: FaultyFiles) -> tuple[dict[i
     lowest = 1 << 62
     with contextlib.suppress(StorageError), replace(case, files=faulty).open() as log:
         topic = log.topic(TOPIC)
-        partition = log._writable().partitions.own(TOPIC, 0)
+        partition = log.data_directory.partitions.own(TOPIC, 0)
         for turn in range(3):
             for number in range(4):
                 value = b"%d of turn %d" % (number, turn) + b"." * 40
@@ -695,7 +695,7 @@ def test_compaction_keeps_the_last_record_of_each_key_at_its_offset(case: Case) 
         assert [record.offset for record in found][-4:] == list(range(COUNT - 4, COUNT))
         for record in found:
             assert (record.key, record.value) == rows[record.offset][:2]
-        last = {info.next_offset - 1 for info in log._writable().partitions.own(TOPIC, 0).state.sealed}
+        last = {info.next_offset - 1 for info in log.data_directory.partitions.own(TOPIC, 0).state.sealed}
         extra = {record.offset for record in found} - set(range(COUNT - 4, COUNT))
         assert extra <= last
         for offset in range(COUNT):
@@ -901,7 +901,7 @@ def test_positions_of_32_bits_end_a_segment_before_they_overflow(monkeypatch: py
         topic = log.topic(TOPIC, config={"cordwood.format": "laminarmq"})
         for number in range(20):
             topic.append(b"%d" % number + b"." * 30, partition=0)
-        sizes = [info.size for info in log._writable().partitions.own(TOPIC, 0).state.sealed]
+        sizes = [info.size for info in log.data_directory.partitions.own(TOPIC, 0).state.sealed]
         assert len(sizes) > 2
         assert max(sizes) <= 300
         assert [record.offset for record in topic.read(0)] == list(range(20))

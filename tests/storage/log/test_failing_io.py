@@ -207,7 +207,7 @@ class Workload:
         self.topic(name)
         promises = self.promises[name]
         with snapshots_every(1):
-            log = self.opened()._writable().partitions.own(name, 0)
+            log = self.opened().data_directory.partitions.own(name, 0)
             try:
                 base, next_offset = send(log, sent)
                 log.commit(next_offset)
@@ -509,7 +509,7 @@ def test_a_failed_sync_of_one_partition_leaves_the_others_alone() -> None:
     log = open_log(files)
     orders, payments = log.topic("orders"), log.topic("payments")
     assert (orders.high_watermark(), payments.high_watermark()) == (1, 1)
-    files._plans, files._matched = [FaultPlan(1, kinds=frozenset({"sync"}))], [0]
+    files.plan(FaultPlan(1, kinds=frozenset({"sync"})))
     with pytest.raises(LogFailed):
         orders.append(b"lost")
     assert payments.append(b"3").offset == 1
@@ -538,7 +538,7 @@ def test_a_full_disk_stores_nothing_and_appends_go_on_once_it_has_space(short: i
     topic = log.topic("orders")
     before = list(topic.read(0))
     sizes = image(disk, join(DATA, "topics"))
-    files._plans, files._matched = [plan], [0]
+    files.plan(plan)
     for i in range(9):
         # Every other frame would need a new segment.
         with pytest.raises(DiskFull):
@@ -590,7 +590,7 @@ def test_a_change_that_finds_no_space_has_not_happened(kind: str, doing: str) ->
         }
         before = [record.value for record in topic.read(0)]
         plan = FaultPlan(n, kinds=frozenset({kind}), error=errno.ENOSPC)
-        files._plans, files._matched = [plan], [0]
+        files.plan(plan)
         try:
             changes[doing]()
         except DiskFull:

@@ -16,7 +16,6 @@ import cordwood
 from cordwood.disk.files import os_error
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, LogFailed
-from cordwood.storage.directory.data_directory import DataDirectory
 from cordwood.storage.log.group_commit import GroupCommit
 from cordwood.storage.log.partition_log import PartitionLog
 
@@ -87,8 +86,7 @@ class Setup:
 def open_partition(files: HookedFiles) -> PartitionLog:
     opened = cordwood.open("/data", files=files, clock=ManualClock())
     opened.topic("orders")
-    assert isinstance(opened._directory, DataDirectory)
-    return opened._directory.partitions.own("orders", 0)
+    return opened.data_directory.partitions.own("orders", 0)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def log() -> PartitionLog:
             topic.roll()
     topic.append(b"last")
     # Not closed: the planted state would fail that too.
-    return opened._writable().partitions.own("t", 0)
+    return opened.data_directory.partitions.own("t", 0)
 
 
 def append(log: PartitionLog) -> None:

@@ -796,7 +796,7 @@ def test_a_failed_append_leaves_everything_as_it_was_and_the_next_one_works(
     log = bench.open()
     numbered(log, 3)
     before, stood = bench.segment(0, "log"), (log.log_end_offset, log.size(), log.high_watermark)
-    files._plans, files._matched = [FaultPlan(1, frozenset({"write"}), error=code, short=short)], [0]
+    files.plan(FaultPlan(1, frozenset({"write"}), error=code, short=short))
     with pytest.raises(StorageError) as caught:
         log.append([(None, b"never")])
     assert isinstance(caught.value, DiskFull) == (code != errno.EIO)
@@ -811,7 +811,7 @@ def test_a_short_write_is_finished_where_the_disk_lets_it() -> None:
     files = FaultyFiles(MemoryFiles())
     bench = Bench(files, "/data")
     log = bench.open()
-    files._plans, files._matched = [FaultPlan(1, frozenset({"write"}), error=None, short=7)], [0]
+    files.plan(FaultPlan(1, frozenset({"write"}), error=None, short=7))
     put(log, b"in two pieces")
     assert files.failures == 1
     assert values(bench.reopen()) == [b"in two pieces"]

@@ -760,7 +760,7 @@ def test_a_log_that_cannot_be_read_now_makes_no_duplicate_a_new_batch(code: int,
         log = Bench(files, ROLLING).open()
         end = log.log_end_offset
         plan = FaultPlan(n, frozenset({"open", "read", "size", "stat", "list"}), code, forever)
-        files._plans, files._matched = [plan], [0]
+        files.plan(plan)
         for sent, base in newest(placed):
             try:
                 assert send(log, sent) == (base, base + len(sent.values)), n
@@ -855,7 +855,7 @@ def test_if_the_sync_of_the_original_fails_so_does_the_duplicate() -> None:
     sent = Sent(7, 0, 0, (b"a",))
     send(log, sent)
     _, next_offset = send(log, sent)
-    files._plans, files._matched = [FaultPlan(1, frozenset({"sync"}))], [0]
+    files.plan(FaultPlan(1, frozenset({"sync"})))
     with pytest.raises(LogFailed):
         log.commit(next_offset)
     with pytest.raises(LogFailed):
@@ -873,7 +873,7 @@ def test_a_batch_that_found_no_space_is_not_known(short: int | None) -> None:
     placed = send_all(log, in_turn(4, ids=1))
     following = Sent(10, 0, placed[-1][0].next_sequence, (b"x", b"y"))
     plan = FaultPlan(1, frozenset({"write"}), errno.ENOSPC, short=short)
-    files._plans, files._matched = [plan], [0]
+    files.plan(plan)
     end = log.log_end_offset
     with pytest.raises(CordwoodError, match="no space"):
         send(log, following)

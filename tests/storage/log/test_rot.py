@@ -93,7 +93,7 @@ def lived_in(variant: str) -> Directory:
     payments.append(b"paid again")
     with snapshots_every(250):
         for sent, base in PAID:
-            log_of_payments = log._writable().partitions.own("payments", 0)
+            log_of_payments = log.data_directory.partitions.own("payments", 0)
             assert send(log_of_payments, sent)[0] == base
             log_of_payments.commit()
     if variant == "closed":
@@ -220,7 +220,7 @@ def sent_again(files: MemoryFiles) -> list[str]:
     """Send everything again that producers sent: each is answered as it was, and nothing is appended."""
     found = []
     with open_log(files) as log:
-        partition = log._writable().partitions.own("payments", 0)
+        partition = log.data_directory.partitions.own("payments", 0)
         end = partition.log_end_offset
         for sent, base in PAID:
             try:

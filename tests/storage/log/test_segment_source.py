@@ -13,14 +13,14 @@ import cordwood
 from cordwood.broker.fetching import PartitionFetch
 from cordwood.broker.node import Node
 from cordwood.config.loading import load_broker_config
-from cordwood.disk.files import Files, os_error
+from cordwood.disk.files import Files, ReadableFile, os_error
 from cordwood.disk.memory import MemoryFiles
 from cordwood.embedded.log import Log
 from cordwood.errors import CordwoodError, CorruptRange
 from cordwood.formats.registry import FORMATS
 from cordwood.storage.chain.verified_read import ComparedPartition
 from cordwood.storage.directory import DataDirectory, Opening
-from cordwood.storage.log import LocalSegments, PartitionLog, SegmentFile
+from cordwood.storage.log import LocalSegments, PartitionLog
 from cordwood.storage.readonly import ReadOnlyDirectory
 
 DATA = "/data"
@@ -32,7 +32,8 @@ CONFIG = load_broker_config(environment={})[0]
 class Bytes:
     """A file of a segment that is elsewhere."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, path: str, content: bytes) -> None:
+        self.path = path
         self._content = content
 
     def size(self) -> int:
@@ -57,13 +58,13 @@ class Elsewhere:
     opened: list[str] = field(default_factory=list)
     fails: bool = False
 
-    def open(self, path: str) -> SegmentFile:
+    def open(self, path: str) -> ReadableFile:
         if path not in self.contents:
             return self.local.open(path)
         if self.fails:
             raise os_error(errno.EIO, path)
         self.opened.append(path)
-        return Bytes(self.contents[path])
+        return Bytes(path, self.contents[path])
 
 
 def fill(files: Files, **settings: str) -> None:

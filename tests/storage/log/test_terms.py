@@ -90,7 +90,7 @@ def test_what_a_query_staged_with_a_time_that_the_topic_does_not_take_is_refused
     files = MemoryFiles()
     with cordwood.open(DATA, files=files, clock=ManualClock(NOW_MS)) as log:
         log.topic("orders", 2)
-        data = log._writable()
+        data = log.data_directory
         staged = writer(files)
         staged.append(target_of(data, "orders", 0), frame_of(b"now"))
         staged.append(target_of(data, "orders", 1), frame_of(b"late", timestamp=NOW_MS + HOUR_MS + 1))
@@ -120,7 +120,7 @@ def test_a_log_rolls_at_its_share_of_the_jitter() -> None:
     with cordwood.open(":memory:", clock=clock) as log:
         topic = log.topic("orders", config={"segment.ms": "10000", "segment.jitter.ms": "9000"})
         topic.append(b"0")
-        opened = log._writable().partitions.own("orders", 0)
+        opened = log.data_directory.partitions.own("orders", 0)
         due = segment_ms_of(opened.config, opened.state.topic_id, 0, 0)
         assert due < 10_000
         clock.advance(due - 1)

@@ -61,7 +61,7 @@ def read(topic: Topic, start: int = 0) -> list[Record]:
 
 
 def sealed_end(log: Log, topic: str = "t") -> int:
-    return log._writable().partitions.own(topic, 0).state.active_base
+    return log.data_directory.partitions.own(topic, 0).state.active_base
 
 
 def segment_files(files: Files) -> list[str]:
@@ -173,7 +173,7 @@ def test_a_log_whose_last_record_went_still_ends_where_it_ended(disk: MemoryFile
         clock.advance(1)
         log.maintain(force=True)
         assert read(topic) == []
-        fetched = log._writable().partitions.own("t", 0).read(0, 1 << 20)
+        fetched = log.data_directory.partitions.own("t", 0).read(0, 1 << 20)
         assert fetched.next_offset == fetched.high_watermark == 2
         assert topic.append(b"b", key=b"k").offset == 2
         assert [r.value for r in read(topic)] == [b"b"]
@@ -184,7 +184,7 @@ def test_a_record_without_a_key_is_refused_and_one_that_is_there_survives(disk: 
     with cordwood.open(DATA, files=disk) as log:
         topic = log.topic("t")
         topic.append_many([(None, b"plain"), (b"k", b"1"), (b"k", b"2")], partition=0)
-        log._writable().topics.alter("t", config=COMPACT)
+        log.data_directory.topics.alter("t", config=COMPACT)
         with pytest.raises(RecordRefused, match="without a key"):
             topic.append(b"keyless")
         with pytest.raises(RecordRefused, match="without a key"):
@@ -272,7 +272,7 @@ def test_a_log_that_was_compacted_under_an_idempotent_producer_is_sound(
 
     with cordwood.open(DATA, files=disk) as log:
         topic = log.topic("t", config=COMPACT)
-        partition = log._writable().partitions.own("t", 0)
+        partition = log.data_directory.partitions.own("t", 0)
         for sequence in range(8):
             send(partition, sequence)
         topic.roll()
@@ -280,7 +280,7 @@ def test_a_log_that_was_compacted_under_an_idempotent_producer_is_sound(
     if later:
         saved = read_file(disk, f"{DATA}/topics/t/0/producers.json")
     with cordwood.open(DATA, files=disk) as log:
-        partition = log._writable().partitions.own("t", 0)
+        partition = log.data_directory.partitions.own("t", 0)
         if later:
             for sequence in range(8, 12):
                 send(partition, sequence)
@@ -305,7 +305,7 @@ def test_an_idempotent_producer_goes_on_after_its_records_were_compacted_away(di
         return log.append_received(BatchFormat().receive(memoryview(sent), BatchTerms(1 << 20)))[:2]
 
     with cordwood.open(DATA, files=disk) as log:
-        partition = log._writable()
+        partition = log.data_directory
         log.topic("t", config=COMPACT)
         send(partition.partitions.own("t", 0), 0, 2)
         send(partition.partitions.own("t", 0), 2, 1)
@@ -317,7 +317,7 @@ def test_an_idempotent_producer_goes_on_after_its_records_were_compacted_away(di
     if disk.exists(f"{DATA}/topics/t/0/producers.json"):
         disk.unlink(f"{DATA}/topics/t/0/producers.json")
     with cordwood.open(DATA, files=disk) as log:
-        again = log._writable().partitions.own("t", 0)
+        again = log.data_directory.partitions.own("t", 0)
         assert send(again, 2, 1) == (2, 3), "answered with the offsets of the original"
         with pytest.raises(OutOfSequence):
             send(again, 9, 1)
@@ -443,7 +443,7 @@ def test_whatever_call_fails_no_survivor_is_lost_and_the_next_opening_goes_on(
         log = cordwood.open(DATA, files=faulty)
         topic = log.topic("t")
         read(topic)
-        faulty._plans, faulty._matched = [FaultPlan(n, error=error, forever=forever)], [0]
+        faulty.plan(FaultPlan(n, error=error, forever=forever))
         with contextlib.suppress(CordwoodError):
             log.maintain(force=True)
         failed = faulty.failures

@@ -160,7 +160,7 @@ def test_a_live_shared_segment_is_not_sealed_before_its_time() -> None:
     with cordwood.open(DATA, files=files, clock=clock) as log:
         topic = log.topic("t", config={"cordwood.storage": "shared", "retention.bytes": str(64 * MIB)})
         soak(log, lambda number: _put(topic, b"k"), 4, clock, files)
-        assert len(log._writable().partitions.own("__shared", 0).state.sealed) == 0
+        assert len(log.data_directory.partitions.own("__shared", 0).state.sealed) == 0
         assert len(list(topic.read(0))) == topic.high_watermark()
 
 

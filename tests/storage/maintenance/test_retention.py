@@ -208,7 +208,7 @@ def test_a_checkpoint_that_is_broken_or_missing_means_starting_over_and_is_count
         log.maintain()
         assert [record.value for record in topic.read(0)] == [b"3"]
         assert json.loads(read_file(disk, path))["last_cleaned_offset"] == 3
-        telemetry = log._writable().context.telemetry
+        telemetry = log.data_directory.context.telemetry
         counted = {sample.metric: sample.value for sample in telemetry.collect()}
         assert counted[CHECKPOINT_CORRUPTIONS] == 1
 

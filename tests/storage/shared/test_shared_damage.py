@@ -184,7 +184,7 @@ def test_opening_reads_the_indexes_and_no_records(how: str) -> None:
     if how == "closed":
         data.close()
     else:
-        data._lock.release()
+        data.abandon()
     stored = sum(
         len(content or b"") for path, content in image(files, SEGMENTS).items() if path.endswith(".log")
     )
@@ -417,7 +417,7 @@ def test_a_frame_of_another_place_or_tenant_is_not_taken_for_the_right_one() -> 
                     except MetadataDamaged:
                         continue
                     assert all(r == was.records[r.offset - was.start] for r in records if r.offset < was.end)
-                opened._lock.release()
+                opened.abandon()
                 swaps += 1
     print(f"{swaps} swaps")
     assert swaps >= 10
@@ -439,7 +439,7 @@ def test_a_file_that_is_missing_is_made_again_or_refused_by_name(suffix: str) ->
             records, refused = read_around(virtual(opened, name))
             assert all(path in str(error) for error in refused)
             assert all(record == was.records[record.offset - was.start] for record in records)
-        opened._lock.release()
+        opened.abandon()
 
 
 def test_rot_in_an_index_while_the_log_is_open_shows_in_no_answer() -> None:
@@ -461,7 +461,7 @@ def test_rot_in_an_index_while_the_log_is_open_shows_in_no_answer() -> None:
                 for record in was.records[::4]:
                     found = next(r for r in was.records if r.timestamp >= record.timestamp)
                     assert log.offset_at(record.timestamp) == (found.offset, found.timestamp), f"bit {bit}"
-            opened._lock.release()
+            opened.abandon()
             file.write_at(0, [data])
             cases += 1
     print(f"{cases} bits turned under an open log")

@@ -690,7 +690,7 @@ def test_a_full_disk_refuses_a_copy_and_leaves_what_was_there() -> None:
         data = dying(files)
         before = contents(data)
         plan = FaultPlan(number, kinds=frozenset({"write", "create"}), error=errno.ENOSPC)
-        files._plans, files._matched = [plan], [0]
+        files.plan(plan)
         refused = False
         try:
             refused = bool(data.maintenance.maintain_all().failures)
@@ -725,7 +725,7 @@ def test_a_sync_that_fails_takes_all_topics_of_the_shared_log_with_it() -> None:
     fill(data, 2)
     before = contents(data)
     virtual(data, "orders").append([(None, b"never acknowledged")])
-    files._plans, files._matched = [FaultPlan(1, kinds=frozenset({"sync"}))], [0]
+    files.plan(FaultPlan(1, kinds=frozenset({"sync"})))
     with pytest.raises(LogFailed):
         virtual(data, "orders").commit()
     for name in TENANTS:
@@ -745,7 +745,7 @@ def test_an_append_for_which_there_is_no_space_leaves_nothing_of_anybody() -> No
     before = contents(data)
     for short in (0, 1, 79, 80, 100):
         plan = FaultPlan(1, kinds=frozenset({"write"}), error=errno.ENOSPC, short=short)
-        files._plans, files._matched = [plan], [0]
+        files.plan(plan)
         with pytest.raises(DiskFull):
             virtual(data, "orders@7").append([(None, b"x" * 200)])
         files.heal()

@@ -76,8 +76,8 @@ def made(
 ) -> cordwood.Log:
     """A directory with a topic of two partitions and one of one."""
     log = open_log(files, clock)
-    log._writable().topics.create("orders", "id-orders", 2, config or {})
-    log._writable().topics.create("other", "id-other", 1, config or {})
+    log.data_directory.topics.create("orders", "id-orders", 2, config or {})
+    log.data_directory.topics.create("other", "id-other", 1, config or {})
     return log
 
 
@@ -95,7 +95,7 @@ def files() -> MemoryFiles:
 
 @pytest.fixture
 def data(files: MemoryFiles) -> DataDirectory:
-    return made(files)._writable()
+    return made(files).data_directory
 
 
 # --- Once -------------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ def test_a_batch_is_published_once_however_often_it_is_asked_for(
     assert not data.publisher.publish(QUERY, 5, shares)
     data.close()
     log = open_log(files)
-    assert not log._writable().publisher.publish(QUERY, 5, shares)
+    assert not log.data_directory.publisher.publish(QUERY, 5, shares)
     kill(log)
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     again = stage(files, data, PLAN, 5, task="0-b")
     assert not data.publisher.publish(QUERY, 5, again)
     assert contents_of(data) == PUBLISHED
@@ -164,7 +164,7 @@ def test_two_queries_know_nothing_of_each_other(files: MemoryFiles, data: DataDi
 @pytest.mark.usefixtures("way_in")
 def test_many_threads_publish_each_batch_once_while_others_append(files: MemoryFiles) -> None:
     """Two queries, each asked for by two threads, into partitions that others append to meanwhile."""
-    data = made(files, SMALL)._writable()
+    data = made(files, SMALL).data_directory
     staged: dict[tuple[str, int], tuple[Share, ...]] = {}
     for query in ("q1", "q2"):
         for batch in range(6):
@@ -218,7 +218,7 @@ def test_many_threads_publish_each_batch_once_while_others_append(files: MemoryF
 def test_an_append_of_another_thread_lands_behind_a_batch_that_has_begun(moment: str) -> None:
     """From the intent on its offsets are promised: others wait, and none is in between."""
     hooked = HookedFiles(MemoryFiles())
-    data = made(hooked)._writable()
+    data = made(hooked).data_directory
     log = data.partitions.own("orders", 0)
     shares = stage(hooked, data, PLAN)
     places: list[int] = []
@@ -251,7 +251,7 @@ def test_a_batch_without_records_is_remembered(files: MemoryFiles, data: DataDir
     assert data.publisher.publish(QUERY, 4, ())
     assert not data.publisher.publish(QUERY, 4, stage(files, data, PLAN, 4))
     data.close()
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     assert not data.publisher.publish(QUERY, 3, ())
     assert data.publisher.promised(QUERY) == 4
     assert contents_of(data) == NOTHING
@@ -279,7 +279,7 @@ def test_a_query_that_was_remembered_before_stays_so(files: MemoryFiles, data: D
 def killed_at_each_call(config: dict[str, str]) -> Iterator[tuple[dict[str, bytes | None], bool]]:
     """Yield what a kill before each call of a publication leaves, and whether it had answered."""
     hooked = HookedFiles(MemoryFiles())
-    data = made(hooked, config)._writable()
+    data = made(hooked, config).data_directory
     data.partitions.own("orders", 0).append([(None, b"before")])
     data.partitions.own("orders", 0).commit()
     shares = stage(hooked, data, PLAN) + stage(hooked, data, {P0: [[b"f" * 200], [b"g" * 200]]}, task="1-a")
@@ -302,7 +302,7 @@ def test_a_killed_publication_is_finished_at_the_next_open_once_it_has_an_intent
         files_read = disk_of(left)
         for finding in verify(files_read).findings:
             assert finding.severity == "note", finding
-        data = open_log(files)._writable()
+        data = open_log(files).data_directory
         found = contents_of(data)
         whole = {P0: [b"before", b"a", b"b", b"c", b"f" * 200, b"g" * 200], P1: [b"d"], OTHER: [b"e"]}
         assert found in (whole, {**NOTHING, P0: [b"before"]})
@@ -340,7 +340,7 @@ def test_an_intent_for_a_topic_that_was_deleted_is_closed(files: MemoryFiles) ->
     files = disk_of(left)
     intent = msgspec.structs.replace(journal.intent, places=tuple(places))
     write_metadata(files, journal_path(DATA, QUERY), msgspec.structs.replace(journal, intent=intent))
-    data = open_log(files)._writable()
+    data = open_log(files).data_directory
     assert contents_of(data)[OTHER] == []
     assert len(contents_of(data)[P0]) == 6
     assert read_journal(files, DATA, QUERY).intent is None
@@ -352,7 +352,7 @@ def test_an_intent_whose_share_is_gone_refuses_its_partitions_and_no_others(file
     gone = [path for path in left if path.endswith(".share")]
     files = disk_of(left, gone=gone)
     log = open_log(files)
-    data = log._writable()
+    data = log.data_directory
     data.topics.create("third", "id-third", 1, {})
     for name in (P0, P1, OTHER):
         with pytest.raises(StorageError, match="cannot be published"):
@@ -366,7 +366,7 @@ def test_an_intent_whose_share_is_gone_refuses_its_partitions_and_no_others(file
     assert any("share" in finding.what for finding in verify(files).findings if finding.severity != "note")
     # With the share back, it is published after all.
     healed = disk_of({**image(files, DATA), **{path: left[path] for path in gone}})
-    data = open_log(healed)._writable()
+    data = open_log(healed).data_directory
     assert len(contents_of(data)[P0]) == 6
 
 
@@ -374,7 +374,7 @@ def test_shares_of_an_open_intent_are_never_abandoned(files: MemoryFiles) -> Non
     """However old: they are what is published at the next open."""
     left = open_intent(files)
     files = disk_of(left)
-    publisher = open_log(MemoryFiles(), ManualClock(NOW_MS + 11 * ABANDONED_MS))._writable().publisher
+    publisher = open_log(MemoryFiles(), ManualClock(NOW_MS + 11 * ABANDONED_MS)).data_directory.publisher
     publisher._files = files
     before = staged_files(files)
     assert publisher.collect_abandoned() == 0
@@ -385,7 +385,7 @@ def test_shares_that_a_publication_takes_meanwhile_are_not_abandoned() -> None:
     """Whoever comes second waits: the publication is whole, or finds its shares gone before its intent."""
     hooked, clock = HookedFiles(MemoryFiles()), ManualClock()
     log = made(hooked, clock=clock)
-    data = log._writable()
+    data = log.data_directory
     shares = stage(hooked, data, PLAN)
     clock.advance(2 * ABANDONED_MS)
     errors: list[Exception] = []
@@ -411,7 +411,7 @@ def test_shares_that_a_publication_takes_meanwhile_are_not_abandoned() -> None:
     other.join()
     assert [str(error).endswith("is missing") for error in errors] == [True]
     kill(log)
-    assert contents_of(open_log(hooked)._writable())[P0] == []
+    assert contents_of(open_log(hooked).data_directory)[P0] == []
 
 
 def test_leftovers_of_other_attempts_and_older_batches_go_with_a_publication(
@@ -427,12 +427,12 @@ def test_leftovers_of_other_attempts_and_older_batches_go_with_a_publication(
 @pytest.mark.parametrize("damage", [b"rubbish", b"", b'{"crc32c":"00000000","body":{}}'])
 def test_a_damaged_journal_is_refused_and_never_taken_for_none(damage: bytes, files: MemoryFiles) -> None:
     """R6: what cannot be read does not mean that nothing was published."""
-    data = made(files)._writable()
+    data = made(files).data_directory
     shares = stage(files, data, PLAN)
     assert data.publisher.publish(QUERY, 0, shares)
     data.close()
     broken = disk_of(image(files, DATA), {journal_path(DATA, QUERY): damage})
-    data = open_log(broken)._writable()
+    data = open_log(broken).data_directory
     with pytest.raises(MetadataDamaged):
         data.publisher.publish(QUERY, 0, shares)
     with pytest.raises(MetadataDamaged):
@@ -446,7 +446,7 @@ def test_the_journal_of_another_query_is_refused(files: MemoryFiles, data: DataD
     data.close()
     swapped = disk_of(image(files, DATA), {journal_path(DATA, QUERY): whole})
     with pytest.raises(MetadataDamaged, match="another"):
-        open_log(swapped)._writable().publisher.publish(QUERY, 0, ())
+        open_log(swapped).data_directory.publisher.publish(QUERY, 0, ())
 
 
 def test_a_closed_directory_publishes_nothing(files: MemoryFiles, data: DataDirectory) -> None:
@@ -525,14 +525,14 @@ def test_a_share_that_is_not_there_or_somewhere_else_is_refused(
 @pytest.mark.usefixtures("way_in")
 def test_a_share_cut_short_is_refused_at_every_length() -> None:
     files = MemoryFiles()
-    data = made(files)._writable()
+    data = made(files).data_directory
     (share,) = stage(files, data, {P0: [[b"a"], [b"bcd"]]})
     path = share_path(DATA, QUERY, 0, share.name)
     size = len(read_file(files, path))
     for length in range(size):
         cut = disk_of(image(files, DATA))
         cut.open(path, "write").truncate(length)
-        data = open_log(cut)._writable()
+        data = open_log(cut).data_directory
         with pytest.raises(RecordRefused):
             data.publisher.publish(QUERY, 0, (share,))
         assert contents_of(data) == NOTHING
@@ -543,7 +543,7 @@ def test_a_share_cut_short_is_refused_at_every_length() -> None:
 def test_no_flipped_bit_of_a_share_is_published() -> None:
     """Every bit of every byte. Offset and epoch, which no checksum covers, are set anew anyway."""
     files = MemoryFiles()
-    data = made(files)._writable()
+    data = made(files).data_directory
     (share,) = stage(files, data, {P0: [[b"a"], [b"bc"]]})
     path = share_path(DATA, QUERY, 0, share.name)
     whole = read_file(files, path)
@@ -554,11 +554,11 @@ def test_no_flipped_bit_of_a_share_is_published() -> None:
     overwritten |= {sizes[0] + at for at in overwritten}
     flips = taken = 0
     disk = disk_of(base)
-    data = open_log(disk)._writable()
+    data = open_log(disk).data_directory
     for at in range(len(whole)):
         if at in overwritten:
             disk = disk_of(base)
-            data = open_log(disk)._writable()
+            data = open_log(disk).data_directory
         for bit in range(8) if at not in overwritten else (0, 7):
             flips += 1
             flipped = bytearray(whole)
@@ -575,7 +575,7 @@ def test_no_flipped_bit_of_a_share_is_published() -> None:
         if at in overwritten:
             taken = 0
             disk = disk_of(base)
-            data = open_log(disk)._writable()
+            data = open_log(disk).data_directory
     print(f"{flips} flips")
     assert flips > 900
 
@@ -592,7 +592,7 @@ def test_a_topic_that_was_created_again_gets_no_records_of_the_old_one(
 
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(files: MemoryFiles) -> None:
-    data = made(files, {"cleanup.policy": "compact"})._writable()
+    data = made(files, {"cleanup.policy": "compact"}).data_directory
     staged = writer(files)
     staged.append(target_of(data, *P0), frame_of(b"keyed"))
     staged.append(target_of(data, *P0), frame_of(b"keyless", key=None))
@@ -600,7 +600,7 @@ def test_a_record_without_a_key_is_refused_by_a_compacted_topic(files: MemoryFil
 
 
 def test_a_frame_larger_than_the_topic_takes_is_refused(files: MemoryFiles) -> None:
-    data = made(files, {"max.message.bytes": "200"})._writable()
+    data = made(files, {"max.message.bytes": "200"}).data_directory
     staged = writer(files)
     staged.append(target_of(data, *P0), frame_of(b"x" * 300))
     refused(data, files, staged.finish(), RecordRefused)
@@ -610,7 +610,7 @@ def test_a_frame_larger_than_the_topic_takes_is_refused(files: MemoryFiles) -> N
 def test_records_of_a_topic_with_append_time_get_the_time_of_their_publication(files: MemoryFiles) -> None:
     """So they are never adopted as they are."""
     clock = ManualClock()
-    data = made(files, {"message.timestamp.type": "LogAppendTime"}, clock)._writable()
+    data = made(files, {"message.timestamp.type": "LogAppendTime"}, clock).data_directory
     shares = stage(files, data, {P0: [[b"a"], [b"b", b"c"]]})
     clock.advance(5_000)
     assert data.publisher.publish(QUERY, 0, shares)
@@ -631,7 +631,7 @@ BRICKS = {
 def test_what_cannot_be_published_gets_no_intent(what: str, files: MemoryFiles) -> None:
     """E2: an intent that can never be fulfilled would close its partitions for ever."""
     log = made(files)
-    data = log._writable()
+    data = log.data_directory
     with adopting(ALWAYS if what != "a frame of an idempotent producer" else NEVER):
         staged = writer(files)
         if what == "a frame of an idempotent producer":
@@ -654,7 +654,7 @@ def test_what_cannot_be_published_gets_no_intent(what: str, files: MemoryFiles) 
         with pytest.raises(RecordRefused, match=BRICKS[what]):
             data.publisher.publish(QUERY, 0, shares)
         kill(log)
-        data = open_log(files)._writable()
+        data = open_log(files).data_directory
         data.partitions.own(*P0).append([(b"k", b"goes on")])
 
 
@@ -676,14 +676,14 @@ class Sweep:
         self.disk = MemoryFiles()
         self.files = FaultyFiles(self.disk)
         self.log = made(self.files, SMALL)
-        self.data = self.log._writable()
+        self.data = self.log.data_directory
         for name in (P0, P1):
             self.data.partitions.own(*name).append([(None, b"before")])
             self.data.partitions.own(*name).commit()
         self.data.topics.create("third", "id-third", 1, {})
         self.data.partitions.own("third", 0).append([(None, b"before")])
         self.shares = stage(self.files, self.data, PLAN)
-        self.files._plans, self.files._matched = [FAULTS[fault](n)], [0]
+        self.files.plan(FAULTS[fault](n))
         self.error: BaseException | None = None
         try:
             self.data.publisher.publish(QUERY, 0, self.shares)
@@ -726,7 +726,7 @@ def checked(sweep: Sweep) -> list[str]:
         sweep.log.close()
     with open_log(sweep.disk) as again:
         try:
-            now = contents_of(again._writable())
+            now = contents_of(again.data_directory)
         except CordwoodError as failure:
             return [*found, f"R1: after reopening: {type(failure).__name__}"]
         if now.pop(("third", 0)) != [b"before", b"goes on"]:
@@ -764,16 +764,16 @@ def test_a_read_error_after_the_intent_lets_nobody_have_the_promised_offsets() -
     """E2: whatever goes wrong after the intent, the partitions take nothing else before it is fulfilled."""
     files = FaultyFiles(MemoryFiles())
     log = made(files)
-    data = log._writable()
+    data = log.data_directory
     shares = stage(files, data, {P0: [[b"a"], [b"b"]]})
     data_reads = 0
     for n in range(1, 60):
         trial = FaultyFiles(disk_of(image(files.inner, DATA)))
         other = open_log(trial)
-        trial._plans, trial._matched = [FaultPlan(n, kinds=frozenset({"read"}))], [0]
+        trial.plan(FaultPlan(n, kinds=frozenset({"read"})))
         error: Exception | None = None
         try:
-            other._writable().publisher.publish(QUERY, 0, shares)
+            other.data_directory.publisher.publish(QUERY, 0, shares)
         except Exception as failure:
             error = failure
         trial.heal()
@@ -783,7 +783,7 @@ def test_a_read_error_after_the_intent_lets_nobody_have_the_promised_offsets() -
         if journal.intent is None:
             continue
         data_reads += 1
-        partition = other._writable().partitions.own(*P0)
+        partition = other.data_directory.partitions.own(*P0)
         with pytest.raises(LogFailed):
             partition.append([(None, b"intruder")])
     assert data_reads
@@ -793,7 +793,7 @@ def test_an_interrupt_after_the_intent_lets_nobody_have_the_promised_offsets() -
     """Ctrl-C is no error of ours, and comes at any call."""
     hooked = HookedFiles(MemoryFiles())
     log = made(hooked)
-    data = log._writable()
+    data = log.data_directory
     shares = stage(hooked, data, {P0: [[b"a"], [b"b"]]})
 
     def interrupt(kind: str, path: str) -> None:
@@ -807,7 +807,7 @@ def test_an_interrupt_after_the_intent_lets_nobody_have_the_promised_offsets() -
     with pytest.raises(LogFailed):
         data.partitions.own(*P0).append([(None, b"intruder")])
     kill(log)
-    assert contents_of(open_log(hooked)._writable())[P0] == [b"a", b"b"]
+    assert contents_of(open_log(hooked).data_directory)[P0] == [b"a", b"b"]
 
 
 def test_no_space_before_the_intent_publishes_nothing_and_works_again(
@@ -815,7 +815,7 @@ def test_no_space_before_the_intent_publishes_nothing_and_works_again(
 ) -> None:
     """What is published must fit beside a reserve, or it is refused before anything is promised."""
     files = MemoryFiles()
-    data = made(files)._writable()
+    data = made(files).data_directory
     shares = stage(files, data, PLAN)
     size = sum(section.size for share in shares for section in share.sections)
     monkeypatch.setattr(files, "free_bytes", lambda path: size + publishing.SPACE_LEFT - 1)

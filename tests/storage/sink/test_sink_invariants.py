@@ -62,7 +62,7 @@ def test_a_journal_that_cannot_be_is_caught_before_it_is_written(journal: Journa
     files = MemoryFiles()
     with open_log(files) as log:
         log.topic("t", partitions=1)
-        data = log._writable()
+        data = log.data_directory
         publisher: Publisher = data.publisher
         with pytest.raises(AssertionError, match=reason):
             publisher._write(journal)

@@ -237,7 +237,7 @@ def test_whichever_call_of_staging_fails_the_error_is_ours_and_nothing_is_visibl
             plan = FaultPlan(n, kinds=kinds, error=None, short=7)
         files = FaultyFiles(disk, plan)
         with open_log(disk) as log, adopting(threshold):
-            data = log._writable()
+            data = log.data_directory
             data.topics.create("orders", "id-1", 2, {})
             contents = {("orders", 0): [[b"a"], [b"b"]], ("orders", 1): [[b"c"]]}
             try:
@@ -373,7 +373,7 @@ def test_collect_takes_batches_up_to_one_of_one_query() -> None:
 def test_abandoned_shares_go_after_a_week_and_not_before() -> None:
     files, clock = MemoryFiles(), ManualClock(NOW_MS)
     with open_log(files, clock) as log:
-        data = log._writable()
+        data = log.data_directory
         put_shares(files, QUERY, 1, NOW_MS, NOW_MS + 1)
         put_shares(files, "another", 4, NOW_MS)
         assert ABANDONED_MS == WEEK_MS

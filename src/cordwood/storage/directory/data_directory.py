@@ -269,6 +269,13 @@ class DataDirectory:
         if failures:
             raise failures[0]
 
+    def abandon(self) -> None:
+        """Release the lock and nothing else, as the end of the process would.
+
+        Nothing is flushed, synced or marked clean: the next open recovers. No other call may follow.
+        """
+        self._lock.release()
+
     def _is_whole(self) -> bool:
         """Return whether the next open has nothing to recover or to finish."""
         return self.failures.first is None and not self._own.refused and not self.lifecycle.has_leftovers

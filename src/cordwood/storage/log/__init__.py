@@ -47,7 +47,7 @@ from cordwood.storage.log.segment import (
     sidecar_beside,
     sidecar_end,
 )
-from cordwood.storage.log.segment_source import LocalSegments, SegmentFile, SegmentSource
+from cordwood.storage.log.segment_source import LocalSegments, SegmentSource
 from cordwood.storage.log.spooling import SUFFIX, Pace, Spool, no_pace, remove_spools, spool
 from cordwood.storage.log.state import (
     Bound,
@@ -92,7 +92,6 @@ __all__ = [
     "SealedInfo",
     "SealedSegment",
     "Segment",
-    "SegmentFile",
     "SegmentSource",
     "ServedPartition",
     "Spool",

@@ -11,9 +11,9 @@ from itertools import count
 from threading import Lock
 from typing import Protocol
 
-from cordwood.disk import Files
+from cordwood.disk import Files, ReadableFile
 from cordwood.kernels import Buffer
-from cordwood.storage.log.segment_source import LocalSegments, SegmentFile, SegmentSource
+from cordwood.storage.log.segment_source import LocalSegments, SegmentSource
 
 
 class CheckedRanges:
@@ -139,7 +139,7 @@ class OpenFiles:
         #: The indexes in memory of segments that read through this.
         self.indexes = LoadedIndexes(indexes_max)
         self._limit = limit
-        self._open: OrderedDict[int, SegmentFile | memoryview] = OrderedDict()
+        self._open: OrderedDict[int, ReadableFile | memoryview] = OrderedDict()
         self._numbers = count()
         self._lock = Lock()
 
@@ -154,7 +154,7 @@ class OpenFiles:
             return found[position : position + size]
         return found.read_at(position, size)
 
-    def _get(self, number: int, path: str, sealed: bool) -> SegmentFile | memoryview:
+    def _get(self, number: int, path: str, sealed: bool) -> ReadableFile | memoryview:
         with self._lock:
             found = self._open.get(number)
             if found is not None:

@@ -5,26 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
-from cordwood.disk import Files
-
-
-class SegmentFile(Protocol):
-    """One file of a segment, open to read. Every method may be called from any thread.
-
-    Each raises OSError if the bytes cannot be read now.
-    """
-
-    def size(self) -> int:
-        """Return the length in bytes."""
-
-    def read_at(self, position: int, size: int) -> bytes:
-        """Return *size* bytes from *position*; fewer only where the file ends."""
-
-    def map(self) -> memoryview:
-        """Return a read-only view of the whole file, valid after `close`."""
-
-    def close(self) -> None:
-        """Give the file back. A file that is not closed is given back when its last reader is done."""
+from cordwood.disk import Files, ReadableFile
 
 
 class SegmentSource(Protocol):
@@ -35,7 +16,7 @@ class SegmentSource(Protocol):
     them; a path is opened again after a truncation or a compaction put another file there.
     """
 
-    def open(self, path: str) -> SegmentFile:
+    def open(self, path: str) -> ReadableFile:
         """Open the file that belongs at *path*.
 
         Raises:
@@ -50,7 +31,7 @@ class LocalSegments:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def open(self, path: str) -> SegmentFile:
+    def open(self, path: str) -> ReadableFile:
         """Open the file at *path*."""
         return self._files.open(path, "read")
 

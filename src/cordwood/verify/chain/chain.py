@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import NamedTuple
 
-from cordwood.disk import File, Files, join
+from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.errors import FrameError
 from cordwood.verify.chain.checkpoints import Claim
 from cordwood.verify.chain.leaves import ENTRY, KINDS, Chain, LeafStatement, pending_cut
@@ -28,7 +28,7 @@ _LEAVES = 8192
 
 
 def check_chain(
-    files: Files, chain: Chain, state: PartitionBody, claims: Sequence[Claim], tally: Tally
+    files: ReadableFiles, chain: Chain, state: PartitionBody, claims: Sequence[Claim], tally: Tally
 ) -> None:
     """Check a chain and compare *claims*, smallest first, with it. Memory is bounded by a few windows."""
     head, path = chain.head, join(chain.path, "head")
@@ -87,7 +87,7 @@ class _ChainCheck:
         self,
         chain: Chain,
         claims: Sequence[Claim],
-        columns: tuple[File, File],
+        columns: tuple[ReadableFile, ReadableFile],
         tree: TreeFile,
         tally: Tally,
     ) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cordwood.disk import Files, join, read_file
+from cordwood.disk import ReadableFiles, join, read_file
 from cordwood.errors import EvidenceRefused, SigningUnavailable
 from cordwood.integrity import Checkpoint, VerifierKey, open_checkpoint, unverified
 from cordwood.verify.catalogue import CatalogueContent
@@ -45,7 +45,11 @@ class Claims:
     """
 
     def __init__(
-        self, files: Files, data: str, given: Sequence[GivenCheckpoint], progress: VerifyProgress | None
+        self,
+        files: ReadableFiles,
+        data: str,
+        given: Sequence[GivenCheckpoint],
+        progress: VerifyProgress | None,
     ) -> None:
         """Read all checkpoints and check each signature."""
         self._files = files

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cordwood.disk import File, Files, join
+from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.verify.chain.leaves import ENTRY, Ranges, SegmentLeaves
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree
 from cordwood.verify.report import Tally
@@ -36,7 +36,7 @@ class LeafMismatch(NamedTuple):
 class LeafFiles:
     """The leaves of a chain and the offsets of their frames, read-only."""
 
-    def __init__(self, files: Files, chain: str) -> None:
+    def __init__(self, files: ReadableFiles, chain: str) -> None:
         """Open both files.
 
         Raises:
@@ -68,7 +68,7 @@ class LeafFiles:
                     yield Leaf(offset, next_offset, hashes[at : at + HASH_BYTES], number)
 
 
-def _read(file: File, first: int, count: int, width: int) -> bytes:
+def _read(file: ReadableFile, first: int, count: int, width: int) -> bytes:
     data = file.read_at(first * width, count * width)
     return data[: len(data) // width * width]
 
@@ -76,7 +76,7 @@ def _read(file: File, first: int, count: int, width: int) -> bytes:
 class FrameCompare:
     """Compares the frames of one segment, in the order of offsets, with their leaves."""
 
-    def __init__(self, files: Files, leaves: SegmentLeaves, path: str, tally: Tally) -> None:
+    def __init__(self, files: ReadableFiles, leaves: SegmentLeaves, path: str, tally: Tally) -> None:
         """Take the segment whose log is at *path*.
 
         Raises:

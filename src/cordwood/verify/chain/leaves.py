@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cordwood.disk import File, Files, join
+from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.verify.frame import INT64_MAX
 from cordwood.verify.metadata import (
     JSON_ERRORS,
@@ -125,7 +125,7 @@ class SegmentLeaves:
         return whole and (not self.generation or self.testimony is not None)
 
 
-def read_chain(files: Files, directory: str, tally: Tally) -> Chain | None:
+def read_chain(files: ReadableFiles, directory: str, tally: Tally) -> Chain | None:
     """Return the chain of the partition in *directory*; None without one, or without a head."""
     path = join(directory, "chain")
     head_path, chain = join(path, "head"), None
@@ -145,20 +145,20 @@ def read_chain(files: Files, directory: str, tally: Tally) -> Chain | None:
     return chain  # noqa: RET504 - `reading` takes errors in, so there may be none
 
 
-def statements_of(files: Files, directory: str) -> tuple[LeafStatement, ...]:
+def statements_of(files: ReadableFiles, directory: str) -> tuple[LeafStatement, ...]:
     """Return the readable statements of the partition in *directory*, oldest first."""
     chain = read_chain(files, directory, Tally())
     return () if chain is None else chain.statements or ()
 
 
-def _has_leaves(files: Files, path: str) -> bool:
+def _has_leaves(files: ReadableFiles, path: str) -> bool:
     if not files.exists(path):
         return False
     with contextlib.closing(files.open(path, "read")) as file:
         return file.size() > 0
 
 
-def _read_lines(files: Files, path: str, size: int, tally: Tally) -> tuple[bytes, ...] | None:
+def _read_lines(files: ReadableFiles, path: str, size: int, tally: Tally) -> tuple[bytes, ...] | None:
     """Return the bytes of the statements, None after reporting why they cannot be read."""
     if not size:
         return ()
@@ -206,7 +206,7 @@ def _parsed(
 class LeafPlanner:
     """Finds the leaves of segments. Reads entries of the chain's file ``frames``, a few for each segment."""
 
-    def __init__(self, chain: Chain, state: PartitionBody, file: File) -> None:
+    def __init__(self, chain: Chain, state: PartitionBody, file: ReadableFile) -> None:
         """Take a chain whose statements are known; *file* is its ``frames``."""
         assert chain.statements is not None
         self._chain = chain

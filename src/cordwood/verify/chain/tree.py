@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import sha256
 
-from cordwood.disk import Files
+from cordwood.disk import ReadableFiles
 from cordwood.verify.derived import DerivedFile
 from cordwood.verify.report import Tally
 
@@ -46,7 +46,7 @@ class PassingTree:
 class TreeFile(DerivedFile):
     """Compares the nodes of a tree, as they become complete, with those in its file."""
 
-    def __init__(self, files: Files, path: str) -> None:
+    def __init__(self, files: ReadableFiles, path: str) -> None:
         super().__init__(files, path, HASH_BYTES)
 
     def finish(self, tally: Tally) -> None:

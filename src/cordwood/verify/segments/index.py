@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
-from cordwood.disk import Files
+from cordwood.disk import ReadableFiles
 from cordwood.verify.derived import DerivedFile
 from cordwood.verify.report import Tally
 
@@ -28,7 +28,7 @@ class IndexClaim:
 class IndexFile(DerivedFile):
     """Compares the computed entries of an index with its file."""
 
-    def __init__(self, files: Files, path: str, what: str, claim: IndexClaim) -> None:
+    def __init__(self, files: ReadableFiles, path: str, what: str, claim: IndexClaim) -> None:
         super().__init__(files, path, ENTRY_BYTES)
         self.entries = 0
         self._what = what

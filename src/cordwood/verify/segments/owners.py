@@ -16,7 +16,7 @@ from typing import NamedTuple
 import google_crc32c
 from blake3 import blake3
 
-from cordwood.disk import Files
+from cordwood.disk import ReadableFiles
 from cordwood.verify.catalogue import CatalogueContent, CreatedTopic
 from cordwood.verify.derived import DerivedFile
 from cordwood.verify.report import Severity, Tally
@@ -71,7 +71,7 @@ def entry_of(frame: EnvelopeFrame, base: int) -> bytes:
 class OwnerIndexFile(DerivedFile):
     """Compares the computed entries of an ``.oidx`` with its file."""
 
-    def __init__(self, files: Files, path: str, base: int, *, sealed: bool) -> None:
+    def __init__(self, files: ReadableFiles, path: str, base: int, *, sealed: bool) -> None:
         super().__init__(files, path, ENTRY_BYTES)
         self._base = base
         self._sealed = sealed

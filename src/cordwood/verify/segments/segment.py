@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cordwood.disk import File, Files
+from cordwood.disk import ReadableFile, ReadableFiles
 from cordwood.errors import FrameError
 from cordwood.verify.chain import FrameCompare, SegmentLeaves
 from cordwood.verify.frame import (
@@ -96,7 +96,7 @@ class SegmentPlan:
         return self.sha256 is not None and not covered
 
 
-def open_reader(files: Files, plan: SegmentPlan) -> FrameReader[Any]:
+def open_reader(files: ReadableFiles, plan: SegmentPlan) -> FrameReader[Any]:
     """Return a reader for the frames of a segment of a known format. Must be closed.
 
     Raises:
@@ -123,7 +123,7 @@ def open_reader(files: Files, plan: SegmentPlan) -> FrameReader[Any]:
     return LaminarmqRecords(entries) if dense_index else RustlogRecords(entries)
 
 
-def check_segment(files: Files, plan: SegmentPlan, tally: Tally, see: See) -> int:
+def check_segment(files: ReadableFiles, plan: SegmentPlan, tally: Tally, see: See) -> int:
     """Check all files of a segment of a known format and add the findings to *tally*.
 
     *see* is called with each sound batch or envelope, marked or not. Return the offset after the last one.
@@ -160,8 +160,8 @@ class _SegmentWalk:
 
     def __init__(
         self,
-        files: Files,
-        file: File,
+        files: ReadableFiles,
+        file: ReadableFile,
         plan: SegmentPlan,
         reader: FrameReader[Any],
         tally: Tally,

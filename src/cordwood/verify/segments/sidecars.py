@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from cordwood.disk import File, Files
+from cordwood.disk import ReadableFile, ReadableFiles
 from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
 from cordwood.verify.frame import INT64_MAX, FileWindows, pieces
 from cordwood.verify.segments.records import (
@@ -57,7 +57,7 @@ class SidecarRecord(NamedTuple):
 class Entries:
     """The entries of one sidecar in order, beginning with the offset *base*. Must be closed."""
 
-    def __init__(self, file: File, base: int, *, dense_index: bool, gaps: bool, sealed: bool) -> None:
+    def __init__(self, file: ReadableFile, base: int, *, dense_index: bool, gaps: bool, sealed: bool) -> None:
         """Open a ``.sum``, or an ``.index`` if *dense_index*.
 
         With *gaps* compaction may have removed records. *sealed* means that there are no more entries than
@@ -172,7 +172,7 @@ class Entries:
 
 
 def open_entries(
-    files: Files, path: str, base: int, *, dense_index: bool, gaps: bool, sealed: bool
+    files: ReadableFiles, path: str, base: int, *, dense_index: bool, gaps: bool, sealed: bool
 ) -> Entries:
     """Open the file at *path*; see `Entries`, which also says what is raised."""
     file = files.open(path, "read")
