@@ -25,7 +25,7 @@ from cordwood.errors import (
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
 from cordwood.formats.compression import Compression, compress
-from cordwood.formats.format import ProducerStamp, ReceivedFrame
+from cordwood.formats.format import FrameSlot, ProducerStamp, ReceivedFrame
 from cordwood.formats.native import BatchFormat
 from cordwood.formats.receiving import BatchTerms
 
@@ -87,7 +87,7 @@ def test_a_batch_gets_its_offsets_and_epoch_and_no_other_byte_changes(
     data = sent(compression=compression, base_offset=base_offset, leader_epoch=-1)
     before = bytes(data)
     frame = receive(data)
-    placed = FORMAT.place(frame, base_offset=1 << 50, leader_epoch=9, append_timestamp=None)
+    placed = FORMAT.place(frame, FrameSlot(1 << 50, 9))
     assert placed.max_timestamp == 1_003
     assert placed.data is frame.data
     header = batch.read_header(data)
@@ -100,7 +100,7 @@ def test_with_log_append_time_every_record_counts_as_appended_then() -> None:
     for compression in Compression:
         data = sent(compression=compression, producer_id=5, producer_epoch=0, base_sequence=1)
         before = bytes(data)
-        placed = FORMAT.place(receive(data), base_offset=10, leader_epoch=2, append_timestamp=777)
+        placed = FORMAT.place(receive(data), FrameSlot(10, 2, 777))
         assert placed.max_timestamp == 777
         header = batch.read_header(data)
         batch.validate(data, header)
@@ -142,7 +142,7 @@ def test_what_other_clients_encode_is_stored_byte_for_byte(
     theirs = bytes(builder.build())
     data = bytearray(theirs)
     frame = receive(data)
-    placed = FORMAT.place(frame, base_offset=900, leader_epoch=4, append_timestamp=None)
+    placed = FORMAT.place(frame, FrameSlot(900, 4))
     assert placed.max_timestamp == 5_000
     assert bytes(data[8:12]) == theirs[8:12]
     assert bytes(data[16:]) == theirs[16:]
@@ -355,7 +355,7 @@ def test_whatever_a_client_sends_is_refused_or_stored_whole(data: bytes, size_ma
         frame = receive(buffer, size_max)
     except CordwoodError:
         return
-    FORMAT.place(frame, base_offset=5, leader_epoch=1, append_timestamp=None)
+    FORMAT.place(frame, FrameSlot(5, 1))
     header = batch.read_header(buffer)
     batch.validate(buffer, header)
     assert header.size == len(buffer) <= size_max
@@ -373,7 +373,7 @@ def test_checks_are_the_same_in_any_buffer() -> None:
     ]
     for view in make:
         frame = FORMAT.receive(view(), BatchTerms(SIZE_MAX))
-        FORMAT.place(frame, base_offset=3, leader_epoch=0, append_timestamp=8)
+        FORMAT.place(frame, FrameSlot(3, 0, 8))
         batch.validate(frame.data, batch.read_header(frame.data))
     assert around.startswith(b"before")
     assert around.endswith(b"after")

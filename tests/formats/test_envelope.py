@@ -39,7 +39,7 @@ from cordwood.errors import (
 )
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
-from cordwood.formats.format import Ending
+from cordwood.formats.format import Ending, FrameSlot
 from cordwood.formats.receiving import BatchTerms
 from cordwood.formats.registry import EVERY_FORMAT, FORMATS
 from cordwood.formats.shared.envelope import (
@@ -293,9 +293,7 @@ def test_nobody_writes_the_shared_log_but_through_a_topic() -> None:
     with pytest.raises(RecordRefused):
         EVERY_FORMAT["shared"].receive(memoryview(bytearray(BATCH)), BatchTerms(1 << 20))
     with pytest.raises(RecordRefused):
-        EVERY_FORMAT["shared"].encode(
-            [(None, b"v")], base_offset=0, leader_epoch=0, now_ms=0, log_append_time=False, size_max=1 << 20
-        )
+        EVERY_FORMAT["shared"].encode([(None, b"v")], FrameSlot(0, 0), now_ms=0)
 
 
 # --- the second reader --------------------------------------------------------------------------------

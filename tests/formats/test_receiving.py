@@ -11,6 +11,7 @@ from cordwood.errors import FrameTooLarge, InvalidBatch, RecordsRejected, Timest
 from cordwood.formats import batch
 from cordwood.formats.batch import BatchHeader, BatchOptions
 from cordwood.formats.compression import Compression
+from cordwood.formats.format import FrameSlot
 from cordwood.formats.native import BatchFormat
 from cordwood.formats.receiving import NO_TIMESTAMP, BatchTerms, CompressionChoice, check_keys, check_times
 from cordwood.formats.registry import EVERY_FORMAT
@@ -190,11 +191,8 @@ def test_rows_are_encoded_in_the_codec_of_the_topic() -> None:
     for compression in EVERY_CODEC:
         encoded = FORMAT.encode(
             [(b"k", b"v" * 1000, (), NOW)],
-            base_offset=9,
-            leader_epoch=2,
+            FrameSlot(9, 2, size_max=SIZE_MAX),
             now_ms=NOW,
-            log_append_time=False,
-            size_max=SIZE_MAX,
             codec=CompressionChoice(compression),
         )
         header, records = decoded(memoryview(encoded.data))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cordwood.errors import FrameTooLarge, RecordRefused, WrongStream
 from cordwood.formats import batch
-from cordwood.formats.format import Beside, Encoded, Ending
+from cordwood.formats.format import Beside, Encoded, Ending, FrameSlot
 from cordwood.formats.per_record.frame import FrameFormat
 from cordwood.formats.per_record.kimberlite import KimberliteFormat
 from cordwood.formats.per_record.laminarmq import LaminarmqFormat
@@ -25,15 +25,11 @@ BASE = 41
 
 
 def encode(format_: RecordPerFrame, rows: list[Any], before: bytes = b"") -> Encoded:
-    return format_.encode(
-        rows,
-        base_offset=BASE,
-        leader_epoch=0,
-        now_ms=1_000,
-        log_append_time=False,
-        size_max=SIZE_MAX,
-        before=before,
-    )
+    return format_.encode(rows, slot_after(before), now_ms=1_000)
+
+
+def slot_after(before: bytes) -> FrameSlot:
+    return FrameSlot(BASE, 0, size_max=SIZE_MAX, before=before)
 
 
 def scan(format_: RecordPerFrame, encoded: Encoded, before: bytes | None = b"") -> RecordTable:
@@ -104,17 +100,7 @@ def test_a_streamed_record_has_the_bytes_of_any_other(
     headers = [("h", b"1")] if format_.holds.headers else []
     before = bytes(range(32)) if format_.chained else b""
     whole = encode(format_, [(key, value, headers, 7)], before)
-    streamed = format_.stream(
-        key,
-        headers,
-        len(value),
-        timestamp=7,
-        append_timestamp=None,
-        base_offset=BASE,
-        leader_epoch=0,
-        size_max=SIZE_MAX,
-        before=before,
-    )
+    streamed = format_.stream(key, headers, len(value), slot_after(before), timestamp=7)
     assert len(streamed.head) + len(value) <= streamed.size
     for chunk in (value[:cut], value[cut:]):
         streamed.update(chunk)
@@ -151,16 +137,7 @@ def test_a_record_beyond_the_limit_is_refused(format_: RecordPerFrame) -> None:
     with pytest.raises(FrameTooLarge):
         encode(format_, [(None, bytes(SIZE_MAX))])
     with pytest.raises(FrameTooLarge):
-        format_.stream(
-            None,
-            (),
-            SIZE_MAX,
-            timestamp=7,
-            append_timestamp=None,
-            base_offset=BASE,
-            leader_epoch=0,
-            size_max=SIZE_MAX,
-        )
+        format_.stream(None, (), SIZE_MAX, slot_after(b""), timestamp=7)
 
 
 @every_format

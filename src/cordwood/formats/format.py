@@ -71,6 +71,20 @@ class ReceivedFrame(NamedTuple):
     records: Sequence[Record] = ()
 
 
+class FrameSlot(NamedTuple):
+    """The place in a log that a frame is encoded for, and the limit that it must keep.
+
+    ``before`` is the state that the previous frame left; empty before the first frame of a log. With
+    ``append_timestamp``, records count as appended then, whatever their own timestamps.
+    """
+
+    base_offset: int
+    leader_epoch: int
+    append_timestamp: int | None = None
+    size_max: int = INT32_MAX
+    before: bytes = b""
+
+
 class Encoded(NamedTuple):
     """Frames with assigned offsets, to be appended together.
 
@@ -275,24 +289,17 @@ class Format(Protocol):
     def encode(
         self,
         rows: Iterable[Row],
-        *,
-        base_offset: int,
-        leader_epoch: int,
+        slot: FrameSlot,
         now_ms: int,
-        log_append_time: bool,
-        size_max: int,
-        before: bytes = b"",
         codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one frame, or as one each.
 
-        A row without a timestamp gets *now_ms*; with *log_append_time*, all do. *before* is the state that
-        the previous frame left; empty before the first frame of a log. *codec* compresses if a frame is a
-        batch.
+        A row without a timestamp gets *now_ms*. *codec* compresses if a frame is a batch.
 
         Raises:
             RecordRefused: If the format cannot store a part of a record; names the part.
-            FrameTooLarge: If a frame would exceed *size_max* bytes.
+            FrameTooLarge: If a frame would exceed the size limit of *slot*.
         """
 
     def receive(self, data: memoryview, terms: BatchTerms) -> ReceivedFrame:
@@ -307,19 +314,10 @@ class Format(Protocol):
             RecordsRejected: If *terms* or the format do not allow some of its records.
         """
 
-    def place(
-        self,
-        frame: ReceivedFrame,
-        *,
-        base_offset: int,
-        leader_epoch: int,
-        append_timestamp: int | None,
-        size_max: int = INT32_MAX,
-        before: bytes = b"",
-    ) -> Encoded:
+    def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Assign offsets and epoch to a received batch, in place if it is stored unchanged.
 
-        With *append_timestamp* its records count as appended then. Raises as `encode` does.
+        Raises as `encode` does.
         """
 
     def stream(
@@ -327,15 +325,10 @@ class Format(Protocol):
         key: bytes | None,
         headers: Iterable[Header],
         value_size: int,
-        *,
+        slot: FrameSlot,
         timestamp: int,
-        append_timestamp: int | None,
-        base_offset: int,
-        leader_epoch: int,
-        size_max: int,
-        before: bytes = b"",
     ) -> StreamedFrame:
         """Lay out a frame of one record around a value of *value_size* bytes that is not in memory.
 
-        With *append_timestamp* the record counts as appended then. Raises as `encode` does.
+        Raises as `encode` does.
         """

@@ -15,6 +15,7 @@ from cordwood.formats.format import (
     Beside,
     Encoded,
     Ending,
+    FrameSlot,
     Holds,
     ProducerStamp,
     ReceivedFrame,
@@ -230,13 +231,8 @@ class BatchFormat:
     def encode(
         self,
         rows: Iterable[Row],
-        *,
-        base_offset: int,
-        leader_epoch: int,
+        slot: FrameSlot,
         now_ms: int,
-        log_append_time: bool,
-        size_max: int,
-        before: bytes = b"",
         codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one batch.
@@ -246,18 +242,18 @@ class BatchFormat:
         encoded, base_timestamp, max_timestamp, last_delta = kernels.encode_rows(rows, now_ms, HEADER_SIZE)
         if last_delta < 0:
             raise RecordRefused("a batch needs at least one record")
-        batch.check_size(encoded, size_max)
-        if log_append_time:
-            max_timestamp = now_ms
+        batch.check_size(encoded, slot.size_max)
+        if slot.append_timestamp is not None:
+            max_timestamp = slot.append_timestamp
         HEADER.pack_into(
             encoded,
             0,
-            base_offset,
+            slot.base_offset,
             len(encoded) - LENGTH_OVERHEAD,
-            leader_epoch,
+            slot.leader_epoch,
             batch.MAGIC,
             0,
-            batch.LOG_APPEND_TIME if log_append_time else 0,
+            0 if slot.append_timestamp is None else batch.LOG_APPEND_TIME,
             last_delta,
             base_timestamp,
             max_timestamp,
@@ -270,8 +266,8 @@ class BatchFormat:
         if codec is not None and codec.compression is not Compression.NONE:
             header = batch.read_header(encoded, size_max=INT32_MAX)
             encoded = recompressed(memoryview(encoded), header, codec)
-            batch.check_size(encoded, size_max)
-        return Encoded(encoded, base_offset + last_delta + 1, max_timestamp)
+            batch.check_size(encoded, slot.size_max)
+        return Encoded(encoded, slot.base_offset + last_delta + 1, max_timestamp)
 
     def receive(self, data: memoryview, terms: BatchTerms) -> ReceivedFrame:
         """Check the one batch in *data*; a wrong max timestamp is corrected in place."""
@@ -300,25 +296,15 @@ class BatchFormat:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, first, last & INT32_MAX)
         return ReceivedFrame(data, header.record_count, largest, stamp)
 
-    def place(
-        self,
-        frame: ReceivedFrame,
-        *,
-        base_offset: int,
-        leader_epoch: int,
-        append_timestamp: int | None,
-        size_max: int = INT32_MAX,
-        before: bytes = b"",
-    ) -> Encoded:
+    def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Set base offset, leader epoch and, for log append time, the time of the append."""
-        batch.place(frame.data, 0, base_offset, leader_epoch)
-        next_offset = base_offset + frame.record_count
-        if append_timestamp is None:
+        batch.place(frame.data, 0, slot.base_offset, slot.leader_epoch)
+        next_offset = slot.base_offset + frame.record_count
+        given = slot.append_timestamp
+        if given is None:
             return Encoded(frame.data, next_offset, frame.max_timestamp)
-        batch.stamp_append_time(
-            frame.data, batch.read_header(frame.data, size_max=INT32_MAX), append_timestamp
-        )
-        return Encoded(frame.data, next_offset, append_timestamp)
+        batch.stamp_append_time(frame.data, batch.read_header(frame.data, size_max=INT32_MAX), given)
+        return Encoded(frame.data, next_offset, given)
 
     def renumber(self, head: bytearray | memoryview, base_offset: int, leader_epoch: int) -> tuple[int, int]:
         """Set base offset and leader epoch in *head*, the first ``place_size`` bytes of a batch, in place.
@@ -342,25 +328,11 @@ class BatchFormat:
         key: bytes | None,
         headers: Iterable[Header],
         value_size: int,
-        *,
+        slot: FrameSlot,
         timestamp: int,
-        append_timestamp: int | None,
-        base_offset: int,
-        leader_epoch: int,
-        size_max: int,
-        before: bytes = b"",
     ) -> StreamedBatch:
         """Lay out a batch of one record around a value that is not in memory."""
-        return StreamedBatch(
-            key,
-            headers,
-            value_size,
-            timestamp=timestamp,
-            append_timestamp=append_timestamp,
-            base_offset=base_offset,
-            leader_epoch=leader_epoch,
-            size_max=size_max,
-        )
+        return StreamedBatch(key, headers, value_size, slot, timestamp)
 
     def decode(self, buffer: Buffer, position: int) -> list[Record]:
         """Decode the records of a batch; a control batch has no data records."""

@@ -17,6 +17,7 @@ from cordwood.formats.batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
 )
+from cordwood.formats.format import FrameSlot
 from cordwood.kernels import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, Buffer
 from cordwood.records import Header
 
@@ -35,18 +36,14 @@ class StreamedBatch:
         key: bytes | None,
         headers: Iterable[Header],
         value_size: int,
-        *,
+        slot: FrameSlot,
         timestamp: int,
-        append_timestamp: int | None,
-        base_offset: int,
-        leader_epoch: int,
-        size_max: int,
     ) -> None:
         """Lay out the batch.
 
         Raises:
             RecordRefused: If key or headers cannot be stored.
-            FrameTooLarge: If the batch would exceed *size_max* bytes.
+            FrameTooLarge: If the batch would exceed the size limit of *slot*.
         """
         # The record with an empty value has all bytes except the two lengths, whose positions are known.
         empty = bytes(kernels.encode_rows([(key, b"", tuple(headers))], timestamp, 0)[0])
@@ -57,22 +54,22 @@ class StreamedBatch:
         length = len(before) + value_size + len(self.tail)
         prefix = _varint(length) + before
         self.size = HEADER_SIZE + len(prefix) + value_size + len(self.tail)
-        if self.size > size_max:
+        if self.size > slot.size_max:
             raise FrameTooLarge(
-                position=0, expected=f"at most {size_max} bytes", found=self.size, what="batch"
+                position=0, expected=f"at most {slot.size_max} bytes", found=self.size, what="batch"
             )
-        self.next_offset = base_offset + 1
-        self.max_timestamp = timestamp if append_timestamp is None else append_timestamp
+        self.next_offset = slot.base_offset + 1
+        self.max_timestamp = timestamp if slot.append_timestamp is None else slot.append_timestamp
         self.head = bytearray(HEADER_SIZE) + prefix
         HEADER.pack_into(
             self.head,
             0,
-            base_offset,
+            slot.base_offset,
             self.size - LENGTH_OVERHEAD,
-            leader_epoch,
+            slot.leader_epoch,
             MAGIC,
             0,
-            0 if append_timestamp is None else LOG_APPEND_TIME,
+            0 if slot.append_timestamp is None else LOG_APPEND_TIME,
             0,
             timestamp,
             self.max_timestamp,

@@ -20,7 +20,16 @@ from cordwood.errors import (
     TruncatedFrame,
 )
 from cordwood.formats import batch
-from cordwood.formats.format import NOTHING_BESIDE, Beside, Encoded, Holds, ReceivedFrame, Row, StreamedFrame
+from cordwood.formats.format import (
+    NOTHING_BESIDE,
+    Beside,
+    Encoded,
+    FrameSlot,
+    Holds,
+    ReceivedFrame,
+    Row,
+    StreamedFrame,
+)
 from cordwood.formats.native import BatchFormat
 from cordwood.formats.per_record.record_table import Content, FoundFrame, RecordTable
 from cordwood.formats.receiving import BatchTerms, CompressionChoice
@@ -198,38 +207,30 @@ class RecordPerFrame(ABC):
     def encode(
         self,
         rows: Iterable[Row],
-        *,
-        base_offset: int,
-        leader_epoch: int,
+        slot: FrameSlot,
         now_ms: int,
-        log_append_time: bool,
-        size_max: int,
-        before: bytes = b"",
         codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one frame each. Frames are never compressed; *codec* is ignored."""
         # The kernel of the native format refuses invalid rows, with the same messages for every format.
         checked = batch.encode_records(rows, now_ms, size_max=INT32_MAX)
         records = batch.decode_records(checked, batch.read_header(checked, size_max=INT32_MAX))
-        append_timestamp = now_ms if log_append_time else None
-        return self._encode(records, base_offset, append_timestamp, size_max, before)
+        return self._encode(records, slot)
 
-    def _encode(
-        self,
-        records: Sequence[Record],
-        base_offset: int,
-        append_timestamp: int | None,
-        size_max: int,
-        before: bytes,
-    ) -> Encoded:
+    def _encode(self, records: Sequence[Record], slot: FrameSlot) -> Encoded:
         """Encode records as one frame each; their offsets may have gaps."""
         data, sizes, timestamps, checksums = bytearray(), [], [], []
+        base_offset, before = slot.base_offset, slot.before
         for number, record in enumerate(records):
             content = Content(record.key, record.value, record.headers)
             self.check_holds(content, number)
-            timestamp = record.timestamp if append_timestamp is None else append_timestamp
+            timestamp = record.timestamp if slot.append_timestamp is None else slot.append_timestamp
             frame = self.encode_frame(
-                content, offset=base_offset + number, timestamp=timestamp, before=before, size_max=size_max
+                content,
+                offset=base_offset + number,
+                timestamp=timestamp,
+                before=before,
+                size_max=slot.size_max,
             )
             data += frame
             sizes.append(len(frame))
@@ -277,31 +278,17 @@ class RecordPerFrame(ABC):
             raise RecordsRejected(dict(islice(unheld.items(), RecordsRejected.REASONS_MAX)), len(unheld))
         return received._replace(records=records)
 
-    def place(
-        self,
-        frame: ReceivedFrame,
-        *,
-        base_offset: int,
-        leader_epoch: int,
-        append_timestamp: int | None,
-        size_max: int = INT32_MAX,
-        before: bytes = b"",
-    ) -> Encoded:
+    def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Encode the records of a received batch as one frame each."""
-        return self._encode(frame.records, base_offset, append_timestamp, size_max, before)
+        return self._encode(frame.records, slot)
 
     def stream(
         self,
         key: bytes | None,
         headers: Iterable[Header],
         value_size: int,
-        *,
+        slot: FrameSlot,
         timestamp: int,
-        append_timestamp: int | None,
-        base_offset: int,
-        leader_epoch: int,
-        size_max: int,
-        before: bytes = b"",
     ) -> StreamedFrame:
         """Lay out a frame around a value that is not in memory."""
         checked = batch.encode_records([(key, b"", tuple(headers))], timestamp, size_max=INT32_MAX)
@@ -311,10 +298,10 @@ class RecordPerFrame(ABC):
             record.key,
             record.headers,
             value_size,
-            offset=base_offset,
-            timestamp=timestamp if append_timestamp is None else append_timestamp,
-            before=before,
-            size_max=size_max,
+            offset=slot.base_offset,
+            timestamp=timestamp if slot.append_timestamp is None else slot.append_timestamp,
+            before=slot.before,
+            size_max=slot.size_max,
         )
 
 

@@ -30,6 +30,7 @@ from cordwood.formats.format import (
     Beside,
     Encoded,
     Ending,
+    FrameSlot,
     Holds,
     ProducerStamp,
     ReceivedFrame,
@@ -444,13 +445,8 @@ class EnvelopeFormat:
     def encode(
         self,
         rows: Iterable[Row],
-        *,
-        base_offset: int,
-        leader_epoch: int,
+        slot: FrameSlot,
         now_ms: int,
-        log_append_time: bool,
-        size_max: int,
-        before: bytes = b"",
         codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Refuse: records are appended through their topics."""
@@ -460,16 +456,7 @@ class EnvelopeFormat:
         """Refuse: records are appended through their topics."""
         _refuse()
 
-    def place(
-        self,
-        frame: ReceivedFrame,
-        *,
-        base_offset: int,
-        leader_epoch: int,
-        append_timestamp: int | None,
-        size_max: int = INT32_MAX,
-        before: bytes = b"",
-    ) -> Encoded:
+    def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Refuse: records are appended through their topics."""
         _refuse()
 
@@ -478,13 +465,8 @@ class EnvelopeFormat:
         key: bytes | None,
         headers: Iterable[Header],
         value_size: int,
-        *,
+        slot: FrameSlot,
         timestamp: int,
-        append_timestamp: int | None,
-        base_offset: int,
-        leader_epoch: int,
-        size_max: int,
-        before: bytes = b"",
     ) -> StreamedFrame:
         """Refuse: records are appended through their topics."""
         _refuse()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cordwood.errors import LogFailed, RecordRefused, UnexpectedOffset
-from cordwood.formats import Encoded, ProducerStamp, ReceivedFrame, Row, check_keys, check_times
+from cordwood.formats import Encoded, FrameSlot, ProducerStamp, ReceivedFrame, Row, check_keys, check_times
 from cordwood.records import Header
 from cordwood.storage.log.active_segment import must_seal, segment_ms_of
 from cordwood.storage.log.changes import Roll
@@ -70,16 +70,8 @@ class AppendingLog(LogCore):
             rows = _all_keyed(rows)
         with self.lock:
             slot = self._begin(expected_offset)
-            frames = self.format.encode(
-                rows,
-                base_offset=slot.base_offset,
-                leader_epoch=slot.leader_epoch,
-                now_ms=slot.now_ms,
-                log_append_time=self._log_append_time,
-                size_max=self.config.max_message_bytes,
-                before=self.active.left,
-                codec=codec_of(self.config),
-            )
+            place = self._frame_slot(slot, self.config.max_message_bytes)
+            frames = self.format.encode(rows, place, slot.now_ms, codec_of(self.config))
             check_encoded(frames, self.config, slot.now_ms)
             self._write(slot, frames)
         return Appended(slot.base_offset, frames.next_offset)
@@ -102,14 +94,7 @@ class AppendingLog(LogCore):
                 original = self.known_producers.find_original(frame.stamp, slot.now_ms)
                 if original is not None:
                     return Appended(original.base_offset, original.next_offset)
-            frames = self.format.place(
-                frame,
-                base_offset=slot.base_offset,
-                leader_epoch=slot.leader_epoch,
-                append_timestamp=slot.now_ms if self._log_append_time else None,
-                size_max=self.config.stored_bytes_max,
-                before=self.active.left,
-            )
+            frames = self.format.place(frame, self._frame_slot(slot, self.config.stored_bytes_max))
             self._write(slot, frames, frame.stamp)
         append_timestamp = frames.max_timestamp if self._log_append_time else -1
         return Appended(slot.base_offset, frames.next_offset, append_timestamp)
@@ -165,17 +150,9 @@ class AppendingLog(LogCore):
             slot = self._begin(expected_offset)
             if timestamp is not None:
                 check_times([timestamp], terms_of(self.config, slot.now_ms))
-            frame = self.format.stream(
-                key,
-                headers,
-                spooled.size,
-                timestamp=slot.now_ms if timestamp is None else timestamp,
-                append_timestamp=slot.now_ms if self._log_append_time else None,
-                base_offset=slot.base_offset,
-                leader_epoch=slot.leader_epoch,
-                size_max=self.config.max_message_bytes,
-                before=self.active.left,
-            )
+            place = self._frame_slot(slot, self.config.max_message_bytes)
+            given = slot.now_ms if timestamp is None else timestamp
+            frame = self.format.stream(key, headers, spooled.size, place, given)
             if self._must_roll(frame.size, slot.now_ms):
                 self._roll()
             try:
@@ -201,6 +178,11 @@ class AppendingLog(LogCore):
             raise UnexpectedOffset(expected_offset, base)
         now_ms = max(clock.now_ms(), self.last_assigned_ms)
         return AppendSlot(base, self.state.leader_epoch, now_ms, clock.monotonic_ns())
+
+    def _frame_slot(self, slot: AppendSlot, size_max: int) -> FrameSlot:
+        """Return the place of the next frame. With ``lock`` held."""
+        append_timestamp = slot.now_ms if self._log_append_time else None
+        return FrameSlot(slot.base_offset, slot.leader_epoch, append_timestamp, size_max, self.active.left)
 
     def _appended(self, slot: AppendSlot, next_offset: int, size: int) -> None:
         """Move the end of the log after frames of *size* bytes were written. With ``lock`` held."""

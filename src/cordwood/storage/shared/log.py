@@ -54,10 +54,10 @@ class PendingFrame:
         self.envelope: Envelope | None = None
         self.content: Buffer = b""
 
-    def make(self, turn: AppendSlot, content: Buffer, count: int, max_timestamp: int) -> Encoded:
+    def make(self, slot: AppendSlot, content: Buffer, count: int, max_timestamp: int) -> Encoded:
         """Return the frame around *content*."""
         size = ENVELOPE_SIZE + len(content)
-        first_id, epoch = turn.base_offset, turn.leader_epoch
+        first_id, epoch = slot.base_offset, slot.leader_epoch
         self.envelope = Envelope(
             self.kind, self.owner, first_id, self.first_offset, count, max_timestamp, epoch, size
         )
@@ -147,7 +147,7 @@ class SharedLog:
         """
         first_offset = part.offsets.end
         placing = PendingFrame(EnvelopeKind.RECORDS, part.owner, first_offset)
-        appended = self.log.append_made(lambda turn: placing.make(turn, *make(turn)))
+        appended = self.log.append_made(lambda slot: placing.make(slot, *make(slot)))
         count = appended.next_offset - appended.base_offset
         entry = self._note(placing)
         part.add(appended.base_offset, count, entry.size)
@@ -215,7 +215,7 @@ class SharedLog:
         """Append a frame without records and return its id. Not durable."""
         with self.lock:
             placing = PendingFrame(kind, owner, offset)
-            appended = self.log.append_made(lambda turn: placing.make(turn, b"", 1, turn.now_ms))
+            appended = self.log.append_made(lambda slot: placing.make(slot, b"", 1, slot.now_ms))
             self._note(placing)
         return appended.base_offset
 

@@ -15,7 +15,7 @@ from cordwood.errors import (
     StorageError,
     UnexpectedOffset,
 )
-from cordwood.formats import BATCH, ProducerStamp, ReceivedFrame, Row, batch
+from cordwood.formats import BATCH, FrameSlot, ProducerStamp, ReceivedFrame, Row, batch
 from cordwood.formats.shared import Owner, topic_hash_bytes
 from cordwood.kernels import INT32_MAX, Buffer
 from cordwood.records import Header
@@ -159,17 +159,10 @@ class VirtualLog:
     def append(self, rows: Iterable[Row], expected_offset: int | None = None) -> Appended:
         """Append rows as one batch, whole or not at all. Written, not durable; see `PartitionLog.append`."""
 
-        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
-            encoded = BATCH.encode(
-                rows,
-                base_offset=self.part.offsets.end,
-                leader_epoch=turn.leader_epoch,
-                now_ms=turn.now_ms,
-                log_append_time=self._log_append_time,
-                size_max=self.config.max_message_bytes,
-                codec=codec_of(self.config),
-            )
-            check_encoded(encoded, self.config, turn.now_ms)
+        def make(slot: AppendSlot) -> tuple[Buffer, int, int]:
+            place = self._frame_slot(slot, self.config.max_message_bytes)
+            encoded = BATCH.encode(rows, place, slot.now_ms, codec_of(self.config))
+            check_encoded(encoded, self.config, slot.now_ms)
             return encoded.data, encoded.next_offset - self.part.offsets.end, encoded.max_timestamp
 
         with self._shared.lock:
@@ -180,20 +173,20 @@ class VirtualLog:
             self.check_invariants()
         return appended
 
+    def _frame_slot(self, slot: AppendSlot, size_max: int = INT32_MAX) -> FrameSlot:
+        """Return the place of the next batch. With the shared log's lock held."""
+        append_timestamp = slot.now_ms if self._log_append_time else None
+        return FrameSlot(self.part.offsets.end, slot.leader_epoch, append_timestamp, size_max)
+
     def append_received(self, frame: ReceivedFrame) -> Appended:
         """Append a client's batch unless it is a duplicate; see `PartitionLog.append_received`."""
         given = -1
         noted_ms = 0
 
-        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
+        def make(slot: AppendSlot) -> tuple[Buffer, int, int]:
             nonlocal given, noted_ms
-            noted_ms = turn.now_ms
-            placed = BATCH.place(
-                frame,
-                base_offset=self.part.offsets.end,
-                leader_epoch=turn.leader_epoch,
-                append_timestamp=turn.now_ms if self._log_append_time else None,
-            )
+            noted_ms = slot.now_ms
+            placed = BATCH.place(frame, self._frame_slot(slot))
             if self._log_append_time:
                 given = placed.max_timestamp
             return placed.data, frame.record_count, placed.max_timestamp
@@ -333,8 +326,8 @@ class VirtualLog:
         """Append a stored batch with new offsets."""
         header = batch.read_header(data, size_max=INT32_MAX)
 
-        def make(turn: AppendSlot) -> tuple[Buffer, int, int]:
-            batch.place(data, 0, self.part.offsets.end, turn.leader_epoch)
+        def make(slot: AppendSlot) -> tuple[Buffer, int, int]:
+            batch.place(data, 0, self.part.offsets.end, slot.leader_epoch)
             return data, header.last_offset_delta + 1, header.max_timestamp
 
         self._shared.append(self.part, make)

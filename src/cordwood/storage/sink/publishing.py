@@ -29,7 +29,7 @@ from cordwood.errors import (
     StorageError,
     UnknownTopic,
 )
-from cordwood.formats import BATCH, EVERY_FORMAT, BatchTerms, Format, ReceivedFrame
+from cordwood.formats import BATCH, EVERY_FORMAT, BatchTerms, Format, FrameSlot, ReceivedFrame
 from cordwood.storage.log import LogContext, WritablePartition, terms_of
 from cordwood.storage.meta import Catalogue, Lifecycle, check_stored_number, check_stored_place
 from cordwood.storage.sink.staging import (
@@ -408,13 +408,7 @@ def _check_holds(format_: Format, received: ReceivedFrame, config: TopicConfig) 
     """
     if format_.record_per_frame:
         append_time = 1 if config.message_timestamp_type == "LogAppendTime" else None
-        format_.place(
-            received,
-            base_offset=0,
-            leader_epoch=0,
-            append_timestamp=append_time,
-            size_max=config.stored_bytes_max,
-        )
+        format_.place(received, FrameSlot(0, 0, append_time, config.stored_bytes_max))
 
 
 def _block_appends(
