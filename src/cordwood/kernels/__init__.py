@@ -15,7 +15,11 @@ from cordwood.kernels.layout import (
     INT32_MAX,
     INT64_MAX,
     INT64_MIN,
+    ITEM_SIZE,
     LENGTH_OVERHEAD,
+    NO_KEY,
+    NO_VALUE,
+    SALT_SIZE,
     BinaryBuffers,
     Buffer,
     ColumnBuffers,
@@ -42,6 +46,7 @@ try:
     from cordwood.kernels._decode import decode_columns, decode_rows, scan_headers, walk_records
     from cordwood.kernels._encode import encode_columns, encode_rows, murmur2, partition_keys
     from cordwood.kernels._memory import readonly
+    from cordwood.kernels.reference import hash_records, list_roots
 
     COMPILED = True
 except ImportError:
@@ -51,7 +56,9 @@ except ImportError:
         decode_rows,
         encode_columns,
         encode_rows,
+        hash_records,
         keep_records,
+        list_roots,
         murmur2,
         partition_keys,
         readonly,
@@ -70,8 +77,12 @@ __all__ = [
     "INT32_MAX",
     "INT64_MAX",
     "INT64_MIN",
+    "ITEM_SIZE",
     "LENGTH_OVERHEAD",
     "NOTICE",
+    "NO_KEY",
+    "NO_VALUE",
+    "SALT_SIZE",
     "BinaryBuffers",
     "Buffer",
     "ColumnBuffers",
@@ -85,7 +96,9 @@ __all__ = [
     "decode_rows",
     "encode_columns",
     "encode_rows",
+    "hash_records",
     "keep_records",
+    "list_roots",
     "murmur2",
     "partition_keys",
     "readonly",

@@ -23,6 +23,13 @@ RECORD_SIZE_MIN = 7
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 
+#: Bytes of a record in the list that a leaf commits to: flags, the hash of its key, the hash of the rest.
+ITEM_SIZE = 65
+#: The flags of an item.
+NO_KEY, NO_VALUE = 1, 2
+#: Bytes of the salt in the hashes of keys.
+SALT_SIZE = 32
+
 #: The header of a batch, a field each: docs/formats/batch.md has the table.
 HEADER = struct.Struct(
     ">"

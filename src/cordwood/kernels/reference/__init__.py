@@ -24,6 +24,10 @@ from cordwood.kernels.reference.encoding import (
     encode_columns,
     encode_rows,
 )
+from cordwood.kernels.reference.hashing import (
+    hash_records,
+    list_roots,
+)
 from cordwood.kernels.reference.partitioning import (
     murmur2,
     partition_keys,
@@ -35,8 +39,10 @@ __all__ = [
     "decode_rows",
     "encode_columns",
     "encode_rows",
+    "hash_records",
     "keep_records",
     "lay_out",
+    "list_roots",
     "murmur2",
     "partition_keys",
     "readonly",
