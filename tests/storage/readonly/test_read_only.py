@@ -765,3 +765,30 @@ def test_a_topic_that_is_made_while_the_catalogue_is_read_is_no_damage() -> None
     assert len(reader.topics) == made + 1
     reader.close()
     writer.close()
+
+
+def read_while_made(record_format: str, step: int) -> bool:
+    """Read a topic whose first record is appended at the reader's call *step*; return whether there is one."""
+    disk, calls = MemoryFiles(), itertools.count()
+    reading = HookedFiles(disk)
+    with cordwood.open("/data", files=disk, clock=ManualClock(NOW)) as log:
+        topic = log.topic("orders", config={"cordwood.format": record_format})
+        with cordwood.open("/data", files=reading, read_only=True) as beside:
+            orders = beside.topic("orders")
+
+            def act(kind: str, path: str) -> None:
+                if next(calls) == step:
+                    topic.append(b"first")
+
+            reading.before = act
+            assert [record.value for record in orders.read()] in ([], [b"first"])
+            reached = next(calls) > step
+            assert [record.value for record in orders.read()] == [b"first"] * reached
+    return reached
+
+
+@pytest.mark.parametrize("record_format", ["batch", "laminarmq"])
+def test_a_partition_that_is_made_at_any_step_of_a_reader_is_no_damage(record_format: str) -> None:
+    """The reader looks for ``partition.json`` before the writer makes it, and finds records afterwards."""
+    steps = next(step for step in itertools.count() if not read_while_made(record_format, step))
+    assert steps > 3

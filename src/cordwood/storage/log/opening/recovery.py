@@ -86,18 +86,31 @@ class RecoveryReport:
 
 
 def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
-    """Return whether a partition was ever committed in *directory*.
+    """Return whether a partition was ever committed in *directory*. May be called beside its writer.
 
     Raises:
         MetadataDamaged: If something beside it says that one was, but there is no `partition.json`.
     """
     if files.exists(state_path(directory)):
         return True
-    # What create_partition leaves when it is cut off: an empty first segment and a mark at its start.
+    trace = _trace_of_records(files, directory, initial_offset)
+    if trace is None:
+        return False
+    # The writer commits a partition before it appends: it may have done both since the first look.
+    if files.exists(state_path(directory)):
+        return True
+    raise MetadataDamaged(state_path(directory), f"is missing, but {trace} is there")
+
+
+def _trace_of_records(files: Files, directory: str, initial_offset: int) -> str | None:
+    """Return what a partition has that `create_partition` does not leave when it is cut off, if anything.
+
+    That leaves an empty first segment and a mark at its start.
+    """
     for mark in read_marks(files, mark_path(directory)):
         said = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
         if said != (0, initial_offset, 0, initial_offset, initial_offset):
-            raise MetadataDamaged(state_path(directory), "is missing, but its mark is there")
+            return "its mark"
     segments = segments_directory(directory)
     for name in files.list(segments) if files.exists(segments) else ():
         base, _, suffix = name.partition(".")
@@ -105,8 +118,8 @@ def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
         with contextlib.closing(files.open(join(segments, name), "read")) as file:
             begun = file.size() <= (SIDECAR_HEAD_MAX if sidecar else 0)
             if not begun or base != f"{initial_offset:020d}" or (suffix != "log" and not sidecar):
-                raise MetadataDamaged(state_path(directory), f"is missing, but {name} is there")
-    return False
+                return name
+    return None
 
 
 def check_belongs(
