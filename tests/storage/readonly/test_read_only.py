@@ -768,7 +768,7 @@ def test_a_topic_that_is_made_while_the_catalogue_is_read_is_no_damage() -> None
 
 
 def read_while_made(record_format: str, step: int) -> bool:
-    """Read a topic whose first record is appended at the reader's call *step*; return whether there is one."""
+    """Read a topic whose first record is appended at the reader's call *step*; return whether it was."""
     disk, calls = MemoryFiles(), itertools.count()
     reading = HookedFiles(disk)
     with cordwood.open("/data", files=disk, clock=ManualClock(NOW)) as log:
