@@ -208,15 +208,18 @@ class Log:
                     directory.chains.commit(log)
         return sign_checkpoints(directory.path, topic, files=directory.files)
 
-    def maintain(self, *, force: bool = False) -> MaintenanceReport:
+    def maintain(self, *, force: bool = False, evidence: bool = True) -> MaintenanceReport:
         """Run one pass of retention and compaction now and return what it did; see `DirectoryMaintenance`.
 
-        With *force* topics are compacted however little there is to compact. Topics with
+        With *force* topics are compacted however little there is to compact. Without *evidence* compaction
+        also rewrites frames whose records cannot be kept as evidence, and states that. Topics with
         ``cordwood.retention.wait.for.groups`` keep what a group has not committed past. Where that cannot be
         read, they keep everything and the report says so.
         """
         needed_from = self._committed_offsets().needed_from
-        return self.data_directory.maintenance.maintain_all(force=force, needed_from=needed_from)
+        return self.data_directory.maintenance.maintain_all(
+            force=force, evidence=evidence, needed_from=needed_from
+        )
 
     def plan_maintenance(self, *, force: bool = False) -> list[Planned]:
         """Return what `maintain` would do now, of a log that is open to read only. Changes nothing.

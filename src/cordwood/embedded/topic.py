@@ -218,10 +218,15 @@ class Topic:
         Raises:
             SignedFor: If a checkpoint signs for one of them, and *force* does not say that this is meant.
         """
-        log = self._writable(partition)
+        log, directory = self._writable(partition), self._log.data_directory
         if not force:
-            self._log.data_directory.signer.check_not_signed_for(log, end_offset)
-        return log.truncate(end_offset)
+            directory.signer.check_not_signed_for(log, end_offset)
+        own = directory.partitions.opened_own(self.name, partition)
+        if own is None or own.state.log_start_offset > end_offset or not directory.chains.exists(own):
+            return log.truncate(end_offset)
+        with own.maintaining:
+            directory.chains.keep_lists_from(own, end_offset)
+            return log.truncate(end_offset)
 
     def advance_log_start(self, partition: int, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return."""

@@ -1,6 +1,6 @@
 """Tamper evidence as pure functions: hash chain, Merkle tree, signed notes, checkpoints and proofs."""
 
-from cordwood.integrity import merkle, proof
+from cordwood.integrity import merkle, proof, record_leaf
 from cordwood.integrity.chain import EMPTY_HEAD, chained
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
@@ -17,5 +17,6 @@ __all__ = [
     "open_checkpoint",
     "origin_of",
     "proof",
+    "record_leaf",
     "unverified",
 ]

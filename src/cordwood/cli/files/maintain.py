@@ -20,10 +20,15 @@ KEPT_UP_BY_ITSELF = "it keeps the directory up by itself"
 
 @click.command()
 @click.option("--force", is_flag=True, help="Compact however little there is to compact.")
+@click.option(
+    "--without-evidence",
+    is_flag=True,
+    help="Also compact records whose removal cannot be checked later, and state that in the chain.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
 @data_option
 @json_option
-def maintain(force: bool, dry_run: bool, data: str | None, as_json: bool) -> None:
+def maintain(force: bool, without_evidence: bool, dry_run: bool, data: str | None, as_json: bool) -> None:
     """Run one pass of retention and compaction over a data directory that no server holds.
 
     A server does this by itself. --dry-run changes nothing and may run beside one.
@@ -41,7 +46,7 @@ def maintain(force: bool, dry_run: bool, data: str | None, as_json: bool) -> Non
         with contextlib.closing(
             when_free(lambda: cordwood.open(path, create=False), KEPT_UP_BY_ITSELF)
         ) as log:
-            report = log.maintain(force=force)
+            report = log.maintain(force=force, evidence=not without_evidence)
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from threading import RLock
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from cordwood.disk import Files, as_storage_error
 from cordwood.errors import CordwoodError, LogClosed
 from cordwood.storage.chain.files import ChainHead, KeptChain, read_head
 from cordwood.storage.chain.follower import Follower
+from cordwood.storage.chain.statements import keeps_evidence
 from cordwood.storage.chain.writer import ChainWriter
 from cordwood.storage.log import LogContext, Pace, PartitionLog, Segment, no_pace
 from cordwood.storage.meta import Lifecycle
@@ -183,18 +184,35 @@ class Chains:
             follower.add_removal(end, reason)
             follower.commit()
 
-    def note_compaction(self, log: PartitionLog, prepared: Segment) -> None:
-        """State the content of the compacted segment *prepared*. Signed and durable on return.
+    def rewritable(self, log: PartitionLog) -> list[tuple[int, int]] | None:
+        """Return the offsets [start, end) of frames that compaction may rewrite; None means all of them."""
+        if not keeps_evidence(log.state.topic):
+            return None
+        with self._followed(log) as follower:
+            return follower.rewritable()
 
-        Call it before the swap.
+    def keep_lists_from(self, log: PartitionLog, start: int) -> None:
+        """Keep the evidence that a truncation at *start* is about to remove. Durable on return."""
+        with self._followed(log) as follower:
+            follower.run(no_pace)
+            follower.add_lists_from(start)
+            follower.commit()
+
+    def note_compaction(
+        self, log: PartitionLog, old: Sequence[Segment], prepared: Segment, *, evidence: bool = True
+    ) -> None:
+        """State that *prepared* replaces *old*, and keep lists of what it drops. Signed, durable on return.
+
+        Call it before the swap. Without *evidence*, frames may be changed whose records cannot be listed.
 
         Raises:
-            EvidenceRefused: If the log differs from an earlier signed checkpoint.
+            EvidenceRefused: If the log differs from an earlier signed checkpoint, or the records of a changed
+                frame cannot be listed.
         """
         with self._followed(log) as follower:
             # The chain may have been closed since the plan was made, which dropped uncommitted leaves.
             follower.run(no_pace)
-            follower.add_compaction(prepared)
+            follower.add_compaction(old, prepared, evidence=evidence and keeps_evidence(log.state.topic))
             follower.commit()
             with kept_chain(self._files, log.directory) as chain:
                 assert chain is not None

@@ -4,7 +4,8 @@
 order in which they became complete; ``frames`` the offsets of each leaf's frame, `ENTRY`; ``statements`` a
 line for each leaf that is not a frame; ``head`` the valid size of all these files. Files only grow. The other
 files are synced before ``head`` is written, and bytes beyond the sizes in ``head`` are uncommitted: the next
-writer cuts them off.
+writer cuts them off. Where leaves commit to records, ``salt`` has the salt of their keys, and ``lists`` the
+records of frames that were rewritten; see `cordwood.storage.chain.lists`.
 
 Leaves, frames and statements are authoritative: they are the only trace of frames that retention or
 compaction removed. The tree is derived, and is rebuilt if it is wrong.
@@ -14,18 +15,22 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
 
-from cordwood.disk import File, Files, join, read_metadata
+from cordwood.disk import File, Files, join, read_file, read_metadata
 from cordwood.errors import DirectoryRefused, MetadataDamaged
 from cordwood.integrity import EMPTY_HEAD, chained, merkle
-from cordwood.storage.chain.statements import LeafRange, Lineage, Statement
+from cordwood.kernels import SALT_SIZE
+from cordwood.storage.chain.lists import RecordList, find_list, list_path
+from cordwood.storage.chain.statements import LeafKinds, LeafRange, Lineage, Statement
 from cordwood.storage.meta import check_stored_id
 
-CHAIN_FORMAT = 1
+#: The newest format of a chain: 2 has leaves that commit to records, and is used only where there are some.
+CHAIN_FORMAT = 2
 #: First offset of a leaf's frame, and the offset after it; both are equal for a statement.
 ENTRY = struct.Struct(">qq")
 assert ENTRY.size == 16
@@ -39,7 +44,7 @@ Result = TypeVar("Result")
 class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``head``. The chain began at ``first_offset`` and continues at ``next_offset``."""
 
-    format: int = CHAIN_FORMAT
+    format: int = 1
     topic_id: str
     size: int = 0
     root: str = merkle.EMPTY_ROOT.hex()
@@ -52,6 +57,25 @@ class ChainHead(msgspec.Struct, frozen=True, kw_only=True):
 
 _HEAD = msgspec.json.Decoder(ChainHead)
 _STATEMENT = msgspec.json.Decoder(Statement)
+
+
+def read_salt(files: Files, chain: str, statements: Sequence[Statement]) -> bytes | None:
+    """Return the salt of the chain in *chain*, None if no leaf of it commits to records.
+
+    Raises:
+        MetadataDamaged: If the salt is not the one that its statements name.
+    """
+    named = {statement.salt for statement in statements if statement.salt}
+    if not named:
+        return None
+    path = join(chain, "salt")
+    try:
+        salt = read_file(files, path)
+    except FileNotFoundError:
+        raise MetadataDamaged(path, "is missing") from None
+    if len(salt) != SALT_SIZE or named != {sha256(salt).hexdigest()}:
+        raise MetadataDamaged(path, "is not the salt that a statement of its chain names")
+    return salt
 
 
 def chain_directory(directory: str) -> str:
@@ -191,6 +215,25 @@ class KeptChain:
             MetadataDamaged: If the statements cannot be read.
         """
         return self.lineage().find(self.entry, offset, generation)
+
+    def commits_to_records(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its records."""
+        return LeafKinds(self.statements()).commits_to_records(leaf)
+
+    def salt(self) -> bytes | None:
+        """Return the salt in the hashes of keys, None if no leaf commits to records. Raises as `find`."""
+        return read_salt(self._files, self.directory, self.statements())
+
+    def record_list(self, leaf: int) -> RecordList | None:
+        """Return the list of the records of *leaf*, None if its frame was not rewritten. Raises as `find`."""
+        entry = self.entry(leaf)
+        numbers = [
+            each.first_leaf
+            for each in self.statements()
+            if each.lists and each.kind != "expired" and each.start <= entry.first_offset < each.end
+        ]
+        kept = [number for number in numbers if self._files.exists(list_path(self.directory, number))]
+        return find_list(self._files, self.directory, kept, leaf)
 
     def root(self, size: int) -> bytes:
         """Return the root over the first *size* leaves."""

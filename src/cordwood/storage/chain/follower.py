@@ -7,15 +7,18 @@ gets a statement as its leaf, so verification can tell these changes from tamper
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from cordwood.disk import join
 from cordwood.errors import CorruptRange, MetadataDamaged, OffsetOutOfRange
-from cordwood.host import Clock
+from cordwood.host import Clock, process
 from cordwood.integrity import merkle
 from cordwood.storage.chain.files import chain_directory
-from cordwood.storage.chain.statements import Statement
+from cordwood.storage.chain.frame_leaves import frame_leaf, frames_of, listed_frames
+from cordwood.storage.chain.lists import ListWriter
+from cordwood.storage.chain.rewritten import OriginalRun, RewrittenFrames
+from cordwood.storage.chain.statements import Statement, StatementKind, keeps_evidence
 from cordwood.storage.chain.writer import ChainWriter
 from cordwood.storage.log import Fetched, FrameRun, Pace, PartitionLog, Segment, View, bounds_of, walk
 
@@ -39,7 +42,15 @@ class _LogFile(NamedTuple):
 class Follower:
     """A log and its chain, which continues at ``next_offset``."""
 
-    def __init__(self, clock: Clock, log: PartitionLog, chain: ChainWriter) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        log: PartitionLog,
+        chain: ChainWriter,
+        new_salt: Callable[[], bytes] = process.new_seed,
+    ) -> None:
+        """Continue *chain* along *log*. *new_salt* returns random bytes for the hashes of keys."""
+        self._new_salt = new_salt
         self._log = log
         self._chain = chain
         self._clock = clock
@@ -56,6 +67,7 @@ class Follower:
     def run(self, pace: Pace) -> int:
         """Extend the chain to the current high watermark; return the number of added leaves."""
         before, self._end = self._chain.size, self._log.high_watermark
+        self._note_policy()
         while self._step(self._log.view):
             if self._uncommitted >= COMMIT_BYTES:
                 self.commit()
@@ -109,14 +121,29 @@ class Follower:
     def _compare(self, runs: Sequence[FrameRun]) -> int:
         """Compare frames with their leaves; return the offset after the last frame."""
         view = self._log.view
-        for first, _, frame in (each for run in runs for each in frames_of(run)):
-            leaf = self._chain.find(first, view.segments[view.find_segment(first)].info.generation)
-            if leaf is not None and self._chain.leaf(leaf) != merkle.leaf_hash(frame):
-                path = join(chain_directory(self._log.directory), "leaves")
-                raise MetadataDamaged(
-                    path, f"leaf {leaf} is not that of the frame at offset {first} of the log"
-                )
+        for run in runs:
+            hashes = dict[bool, list[bytes]]()
+            for at, (first, _, _) in enumerate(frames_of(run)):
+                generation = view.segments[view.find_segment(first)].info.generation
+                leaf = self._chain.find(first, generation)
+                if leaf is None:
+                    continue
+                by_records = self._chain.commits_to_records(leaf)
+                if by_records not in hashes:
+                    hashes[by_records] = self._leaves_of(run, by_records=by_records)
+                if self._chain.leaf(leaf) != hashes[by_records][at]:
+                    path = join(chain_directory(self._log.directory), "leaves")
+                    raise MetadataDamaged(
+                        path, f"leaf {leaf} is not that of the frame at offset {first} of the log"
+                    )
         return runs[-1].next_offset
+
+    def _leaves_of(self, run: FrameRun, *, by_records: bool) -> list[bytes]:
+        """Return the leaves of the frames of *run*."""
+        if not by_records:
+            return [frame_leaf(frame) for frame in frames_of(run)]
+        assert self._chain.salt is not None
+        return [frame.leaf for frame in listed_frames(run, self._chain.salt)]
 
     def _step(self, view: View) -> bool:
         """Process the next frames or statement; return False at the end of the log."""
@@ -168,13 +195,14 @@ class Follower:
 
     def _add(self, fetched: Fetched) -> None:
         for run in fetched.runs:
-            leaves, entries = [], []
-            for first, next_offset, frame in frames_of(run):
-                leaves.append(merkle.leaf_hash(frame))
-                entries.append((first, next_offset))
-            self._chain.add_frames(leaves, entries)
+            leaves = self._leaves_of(run, by_records=self._chain.commits_to_records(self._chain.size))
+            self._chain.add_frames(leaves, [frame[:2] for frame in frames_of(run)])
             self._uncommitted += len(run.data)
             self.next_offset = run.next_offset
+
+    def rewritable(self) -> list[tuple[int, int]]:
+        """Return the offsets [start, end) of frames that compaction may rewrite."""
+        return self._chain.rewritable()
 
     # --- statements --------------------------------------------------------------------------------
 
@@ -184,24 +212,32 @@ class Follower:
         if start < end:
             self._say("removed", start, end, self.next_offset, reason)
 
-    def add_compaction(self, prepared: Segment) -> None:
+    def add_compaction(self, old: Sequence[Segment], prepared: Segment, *, evidence: bool = True) -> None:
         """Add a statement with the content of a compacted segment, and leaves for its changed frames.
 
+        Lists of the records of frames that are rewritten for the first time are kept. Without *evidence*,
+        frames are rewritten whose leaves do not commit to records.
+
         Raises:
-            CorruptRange: If the segment on disk is not what compaction wrote.
+            CorruptRange: If a segment on disk is not what was appended, or what compaction wrote.
+            EvidenceRefused: If a frame was changed whose records cannot be listed.
         """
         info, chain = prepared.info, self._chain
         assert info.next_offset <= self.next_offset
         root = merkle.empty_frontier()
         leaves: list[bytes] = []
         entries: list[tuple[int, int]] = []
-        for first, next_offset, frame in self._frames_in(prepared):
-            leaf = merkle.leaf_hash(frame)
-            root.add([leaf])
-            known = chain.find(first, info.generation)
-            if known is None or chain.leaf(known) != leaf:
-                leaves.append(leaf)
-                entries.append((first, next_offset))
+        with contextlib.closing(chain.new_lists()) as lists:
+            changes = RewrittenFrames(chain, lists, self._runs_in(old), evidence=evidence)
+            for _, run in self._runs_in([prepared]):
+                for frame in frames_of(run):
+                    leaf = frame_leaf(frame)
+                    root.add([leaf])
+                    if not changes.is_unchanged(frame):
+                        leaves.append(leaf)
+                        entries.append(frame[:2])
+            changes.finish()
+            lists.finish()
         chain.add_frames(leaves, entries)
         self._say(
             "compacted",
@@ -212,15 +248,43 @@ class Follower:
             frames=root.size,
             moved=len(leaves),
             root=root.root().hex(),
+            lists=lists.count,
+            evidence="" if changes.all_listed else "none",
         )
 
-    def _frames_in(self, segment: Segment) -> Iterator[tuple[int, int, memoryview]]:
-        bounds = bounds_of(self._log.state, segment.info, self._log.config.stored_bytes_max)
-        for found in walk(segment, bounds, (segment.base, 0), WINDOW_BYTES, None):
-            if isinstance(found, CorruptRange):
-                raise found
-            last = len(found.table) - 1
-            yield from frames_of(FrameRun(found.position, found.data, found.table, 0, last, segment.format))
+    def _runs_in(self, segments: Iterable[Segment]) -> Iterator[OriginalRun]:
+        for segment in segments:
+            bounds = bounds_of(self._log.state, segment.info, self._log.config.stored_bytes_max)
+            for found in walk(segment, bounds, (segment.base, 0), WINDOW_BYTES, None):
+                if isinstance(found, CorruptRange):
+                    raise found
+                last = len(found.table) - 1
+                run = FrameRun(found.position, found.data, found.table, 0, last, segment.format)
+                yield OriginalRun(segment.info.generation, run)
+
+    def add_lists_from(self, start: int) -> None:
+        """Keep lists of the frames from *start* on, which a truncation is about to remove.
+
+        Compaction may have dropped records because one of these has their key.
+        """
+        if not any(each.kind == "compacted" for each in self._chain.statements):
+            return
+        with contextlib.closing(self._chain.new_lists()) as lists:
+            for _, run in self._runs_in(self._log.view.segments):
+                if run.next_offset > start and self._chain.salt is not None:
+                    self._list_frames(run, start, lists)
+            lists.finish()
+        if lists.count:
+            self._say("kept", start, self.next_offset, self.next_offset, lists=lists.count)
+
+    def _list_frames(self, run: FrameRun, start: int, lists: ListWriter) -> None:
+        assert self._chain.salt is not None
+        for frame in listed_frames(run, self._chain.salt):
+            leaf = self._chain.find(frame.first_offset)
+            is_known = leaf is not None and self._chain.leaf(leaf) == frame.leaf
+            if frame.next_offset > start and is_known and frame.facts.is_listable:
+                assert leaf is not None
+                lists.add(leaf, frame.facts, frame.items)
 
     def _add_truncation(self, view: View) -> None:
         """Add a statement that the log was truncated, at the lowest start offset of any later epoch."""
@@ -237,12 +301,25 @@ class Follower:
             go_on = self._chain.entry(leaf).first_offset
         self._say(kind, start, max(start, end), go_on)
 
+    def _note_policy(self) -> None:
+        """Add a statement if the topic's ``cleanup.policy`` changed, and say what leaves commit to now."""
+        config, chain = self._log.config, self._chain
+        policy = ",".join(sorted(config.cleanup_policy.split(",")))
+        said = [each.reason for each in chain.statements if each.kind == "policy"]
+        if policy == (said[-1] if said else "delete"):
+            return
+        leaves, salt = "frames", ""
+        if "compact" in policy and keeps_evidence(self._log.state.topic):
+            leaves, salt = "records", chain.use_salt(self._new_salt)
+        at = self.next_offset
+        self._say("policy", at, at, at, policy, leaves=leaves, salt=salt)
+
     def _note_gap(self, end: int, reason: str) -> None:
         self._say("gap", self.next_offset, end, end, reason)
 
     def _say(
         self,
-        kind: Literal["truncated", "lost", "gap", "removed", "compacted"],
+        kind: StatementKind,
         start: int,
         end: int,
         go_on: int,
@@ -276,12 +353,3 @@ def _rewritten_to(view: View, at: int) -> int:
         # A truncation made a compacted segment active again; later appends to it are not rewritten frames.
         return view.state.epoch_start.next_offset
     return view.bounds(at).next_offset
-
-
-def frames_of(run: FrameRun) -> Iterator[tuple[int, int, memoryview]]:
-    """Yield (first offset, next offset, bytes) of each frame."""
-    table, buffer = run.table, memoryview(run.buffer)
-    last_end = table.position(run.first) + len(run.data)
-    for number in range(run.first, run.last + 1):
-        end = table.position(number + 1) if number < run.last else last_end
-        yield table.base_offset(number), table.next_offset(number), buffer[table.position(number) : end]

@@ -14,6 +14,16 @@ from typing import Literal, NamedTuple
 import msgspec
 
 _NO_CUT = (1 << 63) - 1
+#: Topics of the broker itself: no evidence is kept of what compaction drops there.
+_INTERNAL = frozenset({"__consumer_offsets", "__shared"})
+
+
+def keeps_evidence(topic: str) -> bool:
+    """Return whether compaction of *topic* keeps evidence."""
+    return topic not in _INTERNAL
+
+
+StatementKind = Literal["truncated", "lost", "gap", "removed", "compacted", "policy", "kept", "expired"]
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,9 +37,16 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``compacted``: the segment [start, end) was rewritten as ``generation`` with ``frames`` frames, whose
     leaves have the Merkle root ``root``. The changed frames have the ``moved`` leaves right before this one.
     The statement is written before the swap, so after a crash it may describe a swap that never happened.
+    ``lists`` counts the lists of records that were kept with it; ``evidence`` is ``none`` if frames were
+    rewritten whose records were not kept.
+
+    ``policy``: from here on ``cleanup.policy`` is ``reason``, and leaves of frames commit to ``leaves``:
+    ``records`` or ``frames``. ``salt`` is the SHA-256 of the salt in the hashes of keys. ``kept``: lists of
+    the frames [start, end) were kept before a truncation. ``expired``: the lists of statements up to leaf
+    ``lists`` were removed for ``reason``.
     """
 
-    kind: Literal["truncated", "lost", "gap", "removed", "compacted"]
+    kind: StatementKind
     leaf: int
     start: int
     end: int
@@ -40,6 +57,15 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     frames: int = 0
     moved: int = 0
     root: str = ""
+    lists: int = 0
+    evidence: str = ""
+    leaves: str = ""
+    salt: str = ""
+
+    @property
+    def first_leaf(self) -> int:
+        """The first leaf that was added with it: the number of its lists."""
+        return self.leaf - self.moved
 
     @property
     def is_cut(self) -> bool:
@@ -109,3 +135,54 @@ class Lineage:
             if at < run.end and entry(at).first_offset <= offset and entry(at).next_offset <= run.below:
                 return at
         return None
+
+
+class LeafKinds:
+    """Which leaves of frames commit to records. Leaves of frames that compaction wrote never do."""
+
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        self._from: list[int] = []
+        self._records: list[bool] = []
+        records = False
+        for statement in statements:
+            if statement.kind == "policy":
+                records = statement.leaves == "records"
+            elif not statement.moved:
+                continue
+            for leaf, kind in ((statement.first_leaf, False), (statement.leaf, records)):
+                self._from.append(leaf)
+                self._records.append(kind)
+
+    def commits_to_records(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its records."""
+        at = bisect_right(self._from, leaf) - 1
+        return at >= 0 and self._records[at]
+
+
+def rewritable_ranges(statements: Sequence[Statement], entry: EntryOf) -> list[tuple[int, int]]:
+    """Return the offsets [start, end) whose frames have leaves that commit to their records, ascending.
+
+    Only those may be rewritten: the list of any other frame could not be tied to its leaf. A frame that a
+    truncation shortened is not among them, because it may have gaps between its records.
+    """
+    ranges: list[tuple[int, int]] = []
+    since: int | None = None
+    for each in statements:
+        if each.kind == "policy":
+            if since is not None and each.leaves != "records":
+                ranges.append((since, each.start))
+                since = None
+            elif since is None and each.leaves == "records":
+                since = each.start
+        elif each.is_cut:
+            go_on = entry(each.leaf).first_offset
+            if since is not None:
+                ranges.append((since, go_on))
+                since = each.start if go_on < min(each.start, each.end) else go_on
+            ranges = [(start, min(end, go_on)) for start, end in ranges]
+        elif each.kind == "gap" and since is not None:
+            ranges.append((since, each.start))
+            since = each.end
+    if since is not None:
+        ranges.append((since, _NO_CUT))
+    return [(start, end) for start, end in ranges if start < end]

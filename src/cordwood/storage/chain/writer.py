@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 
 import msgspec
 
-from cordwood.disk import File, Files, join, parent, write_all, write_metadata
+from cordwood.disk import File, Files, join, parent, write_all, write_atomically, write_metadata
 from cordwood.errors import MetadataDamaged
 from cordwood.integrity import chained, merkle
 from cordwood.storage.chain.files import (
+    CHAIN_FORMAT,
     COPY_LEAVES,
     ENTRY,
     STATEMENT,
@@ -18,8 +20,10 @@ from cordwood.storage.chain.files import (
     KeptChain,
     chain_directory,
     read_head,
+    read_salt,
 )
-from cordwood.storage.chain.statements import LeafRange, Lineage, Statement
+from cordwood.storage.chain.lists import ListWriter, list_numbers, list_path
+from cordwood.storage.chain.statements import LeafKinds, LeafRange, Lineage, Statement, rewritable_ranges
 
 _NAMES = ("leaves", "frames", "statements", "tree")
 
@@ -45,6 +49,7 @@ class ChainWriter:
         self._changed: set[str] = set()
         self._new_names = False
         self._lineage: Lineage | None = None
+        self._kinds: LeafKinds | None = None
         try:
             for name in _NAMES:
                 self._opened[name] = self._open(name)
@@ -54,6 +59,8 @@ class ChainWriter:
                 self._statements = list(kept.statements())
             gone = (each.end for each in self._statements if _is_removal(each))
             self._removed_to = max(gone, default=head.first_offset)
+            self.salt = read_salt(files, self._directory, self._statements)
+            self._cut_uncommitted_lists()
         except BaseException:
             self.close()
             raise
@@ -106,6 +113,7 @@ class ChainWriter:
         self._write("statements", self._statements_end, line + b"\n")
         self._statements_end += len(line) + 1
         self._statements.append(statement)
+        self._kinds = None
         if _is_removal(statement):
             self._removed_to = max(self._removed_to, statement.end)
         self.add_frames([merkle.leaf_hash(STATEMENT + line)], [(offset, offset)])
@@ -119,6 +127,7 @@ class ChainWriter:
         self._changed, self._new_names = set(), False
         self.head = msgspec.structs.replace(
             self.head,
+            format=self.head.format if self.salt is None else CHAIN_FORMAT,
             size=self.size,
             root=self._frontier.root().hex(),
             chain_head=self._chain_head.hex(),
@@ -128,7 +137,38 @@ class ChainWriter:
         )
         write_metadata(self._files, join(self._directory, "head"), self.head)
 
+    def new_lists(self) -> ListWriter:
+        """Return the writer of the lists that belong to the next statement."""
+        return ListWriter(self._files, self._directory, self.size)
+
+    def remove_lists(self, number: int) -> None:
+        """Remove the lists of a statement. They must not be needed, or a durable statement must say so."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(list_path(self._directory, number))
+
+    def use_salt(self, new_salt: Callable[[], bytes]) -> str:
+        """Return the hash of the salt, for the statement that names it. The first call creates the salt."""
+        if self.salt is None:
+            self.salt = new_salt()
+            write_atomically(self._files, join(self._directory, "salt"), self.salt)
+        return sha256(self.salt).hexdigest()
+
     # --- reading ----------------------------------------------------------------------------------
+
+    @property
+    def statements(self) -> Sequence[Statement]:
+        """The statements, oldest first, committed or not."""
+        return self._statements
+
+    def commits_to_records(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its records."""
+        if self._kinds is None:
+            self._kinds = LeafKinds(self._statements)
+        return self._kinds.commits_to_records(leaf)
+
+    def rewritable(self) -> list[tuple[int, int]]:
+        """Return the offsets [start, end) of frames that may be rewritten; see `rewritable_ranges`."""
+        return rewritable_ranges(self._statements, self.entry)
 
     def entry(self, leaf: int) -> LeafRange:
         """Return the offsets of a leaf's frame."""
@@ -180,6 +220,12 @@ class ChainWriter:
             if file.size() < size:
                 raise MetadataDamaged(file.path, f"has {file.size()} bytes, but {size} were written")
             file.truncate(size)
+
+    def _cut_uncommitted_lists(self) -> None:
+        """Remove the lists of statements that were never committed."""
+        for number in list_numbers(self._files, self._directory):
+            if number >= self.head.size:
+                self.remove_lists(number)
 
     def _load_tree(self) -> merkle.Frontier:
         """Return the frontier of the tree; rebuild the tree first if it is wrong."""

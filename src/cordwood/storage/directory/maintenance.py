@@ -56,11 +56,12 @@ class DirectoryMaintenance:
         self._secret = secret
 
     def maintain_all(
-        self, *, force: bool = False, needed_from: NeededFrom = unknown_groups
+        self, *, force: bool = False, evidence: bool = True, needed_from: NeededFrom = unknown_groups
     ) -> MaintenanceReport:
         """Maintain every partition, one after the other; with *force* compact whatever can be compacted.
 
-        Also writes the hashes of sealed segments and removes abandoned shares. *needed_from* is asked about
+        Without *evidence*, compaction also rewrites frames whose records cannot be kept as evidence. Also
+        writes the hashes of sealed segments and removes abandoned shares. *needed_from* is asked about
         topics whose retention waits for consumer groups.
         """
         self._lifecycle.check_open()
@@ -69,7 +70,9 @@ class DirectoryMaintenance:
         # Virtual partitions first: maintaining the shared log then frees the space of their old records.
         virtual = self._partitions.in_shared_log(waits_for_groups=True)
         logs: list[WritablePartition] = [*virtual, *self._partitions.open_all()]
-        reports = [self.maintain(log, needed_from=needed_from, force=force) for log in logs]
+        reports = [
+            self.maintain(log, needed_from=needed_from, force=force, evidence=evidence) for log in logs
+        ]
         hashed = sum(log.hash_sealed() for log in self._partitions.open_all())
         removed = self._publisher.collect_abandoned()
         return replace(merged(reports), segments_hashed=hashed, shares_removed=removed)
@@ -81,6 +84,7 @@ class DirectoryMaintenance:
         needed_from: NeededFrom = unknown_groups,
         pace: Pace = no_pace,
         force: bool = False,
+        evidence: bool = True,
     ) -> MaintenanceReport:
         """Apply the policies of one partition; see `maintenance.maintain_partition`."""
         self._lifecycle.check_open()
@@ -92,10 +96,10 @@ class DirectoryMaintenance:
             where = f"partition {log.state.partition} of topic {log.state.topic}"
             reason = f"what consumer groups have committed cannot be read: {error}"
             failed = MaintenanceReport(failures=(f"nothing of {where} was deleted: {reason}",))
-        return merged([failed, self._maintain(log, needed, pace, force)])
+        return merged([failed, self._maintain(log, needed, pace, force=force, evidence=evidence)])
 
     def _maintain(
-        self, log: WritablePartition, needed_from: int | None, pace: Pace, force: bool
+        self, log: WritablePartition, needed_from: int | None, pace: Pace, *, force: bool, evidence: bool
     ) -> MaintenanceReport:
         shared = self._partitions.shared
         topic, partition = log.state.topic, log.state.partition
@@ -117,6 +121,7 @@ class DirectoryMaintenance:
             needed_from=needed_from,
             pace=pace,
             force=force,
+            evidence=evidence,
         )
 
     def expire(self, log: WritablePartition, *, needed_from: NeededFrom = unknown_groups) -> Expired | None:

@@ -10,6 +10,7 @@ from cordwood.storage.maintenance.compactor import (
 )
 from cordwood.storage.maintenance.retention import Expiry, lapse_reason
 from cordwood.storage.maintenance.rewriting import (
+    OffsetRanges,
     RewriteInput,
     Rewritten,
     Superseding,
@@ -40,6 +41,7 @@ __all__ = [
     "Expiry",
     "MaintenanceReport",
     "NeededFrom",
+    "OffsetRanges",
     "Planned",
     "Reclaimed",
     "RewriteInput",

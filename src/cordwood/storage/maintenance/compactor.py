@@ -32,7 +32,7 @@ from cordwood.storage.log import (
 from cordwood.storage.log.changes import discard_prepared, swap_path
 from cordwood.storage.maintenance.checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.maintenance.compaction_plan import CompactionPlan, group_segments, plan_compaction
-from cordwood.storage.maintenance.rewriting import RewriteInput, Rewritten, numbers_in, rewrite
+from cordwood.storage.maintenance.rewriting import OffsetRanges, RewriteInput, Rewritten, numbers_in, rewrite
 from cordwood.telemetry import (
     BYTES_RECLAIMED,
     COMPACTION_DROPPED_RECORDS,
@@ -113,11 +113,14 @@ def compact_partition(
     pace: Pace = no_pace,
     force: bool = False,
     up_to: int | None = None,
+    evidence: bool = True,
 ) -> CompactionReport | None:
     """Compact *log* as its settings require and return a report; None if nothing was due.
 
     Only segments that end at or before *up_to* are compacted. With *chains*, the log's chain gets a statement
-    before each swap. *map_bytes* limits the memory for keys, *secret* makes their hashes unpredictable. One
+    before each swap, and frames whose records cannot be kept as evidence stay as they are; without
+    *evidence*, those are rewritten as well, and records compacted before are looked at again. *map_bytes*
+    limits the memory for keys, *secret* makes their hashes unpredictable. One
     caller at a time.
 
     Raises:
@@ -131,11 +134,13 @@ def compact_partition(
         infos = [segment.info for segment in view.segments[:-1]]
         if up_to is not None:
             infos = [info for info in infos if info.next_offset <= up_to]
-        cleaned = checkpoint.last_cleaned_offset
-        plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
+        cleaned = checkpoint.last_cleaned_offset if evidence or total is not None else 0
+        plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force or not evidence)
         if plan is None:
             return total
-        done = _CompactionPass(around, log, chains, view, plan, now_ms, pace).run(map_bytes, secret)
+        rewritable = None if chains is None or not evidence else chains.rewritable(log)
+        work = rewrite_input(around, log, view, plan, now_ms, pace, rewritable=rewritable, evidence=evidence)
+        done = _CompactionPass(around, log, chains, view, plan, work).run(map_bytes, secret)
         total = done if total is None else total.plus(done)
         try:
             write_checkpoint(
@@ -164,15 +169,14 @@ class _CompactionPass:
         chains: Chains | None,
         view: View,
         plan: CompactionPlan,
-        now_ms: int,
-        pace: Pace,
+        work: RewriteInput,
     ) -> None:
         self._around = around
         self._log = log
         self._chains = chains
         self._plan = plan
         self._segments = {segment.base: segment for segment in view.segments[:-1]}
-        self._work = rewrite_input(around, log, view, plan, now_ms, pace)
+        self._work = work
 
     def run(self, map_bytes: int, secret: bytes) -> CompactionReport:
         """Collect keys, then swap one group after another."""
@@ -237,6 +241,9 @@ def rewrite_input(
     plan: CompactionPlan,
     now_ms: int,
     pace: Pace = no_pace,
+    *,
+    rewritable: OffsetRanges | None = None,
+    evidence: bool = True,
 ) -> RewriteInput:
     """Return the input for rewriting the segments of *plan*.
 
@@ -254,6 +261,8 @@ def rewrite_input(
         plan.end,
         log.last_batches(),
         pace,
+        rewritable,
+        evidence,
     )
 
 
@@ -283,7 +292,7 @@ def swap_prepared(
         prepared = Segment(around.open_files, log.directory, found.info, log.format)
         prepared.path = swap_path(log.directory, found.info.base, "log")
         try:
-            chains.note_compaction(log, prepared)
+            chains.note_compaction(log, old, prepared, evidence=work.evidence)
         except BaseException:
             with contextlib.suppress(OSError):
                 discard_prepared(around.files, log.directory)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from cordwood.disk import File, Files, write_all
 from cordwood.errors import CorruptRange, StorageError
 from cordwood.formats import Format, Sidecar
 from cordwood.index import NO_TIMESTAMP
-from cordwood.kernels import BinaryBuffers, Buffer, Want
+from cordwood.kernels import INT64_MAX, BinaryBuffers, Buffer, Want
 from cordwood.storage.log import (
     OpenFiles,
     Pace,
@@ -42,6 +42,10 @@ NewName = Callable[[str], str]
 """Maps a suffix, such as ``log``, to the path of that file of the new segment."""
 
 
+OffsetRanges = Sequence[tuple[int, int]]
+"""Ranges of offsets [start, end), ascending."""
+
+
 class Superseding(Protocol):
     """Knows which records have a later one with their key."""
 
@@ -54,7 +58,9 @@ class RewriteInput:
     """The input for rewriting segments of a partition.
 
     ``end`` is the offset up to which keys were collected; ``last_batches`` are the base offsets of frames
-    that must stay, at least without records, because they are the last of their producers.
+    that must stay, at least without records, because they are the last of their producers. Frames outside the
+    offsets in ``rewritable`` stay as they are; None means that any frame may be rewritten. With ``evidence``,
+    the records of rewritten frames are kept as lists beside the chain.
     """
 
     files: Files
@@ -67,6 +73,8 @@ class RewriteInput:
     end: int
     last_batches: frozenset[int]
     pace: Pace = no_pace
+    rewritable: OffsetRanges | None = None
+    evidence: bool = True
 
     def windows(self, segment: Segment) -> Iterator[Window]:
         """Yield the frames of a segment.
@@ -80,6 +88,23 @@ class RewriteInput:
                 raise found
             self.pace(found.table.end)
             yield found
+
+    def pinned(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the offsets in [start, end) whose frames stay as they are."""
+        for first, after in self.rewritable if self.rewritable is not None else ((start, end),):
+            if start < min(first, end):
+                yield start, min(first, end)
+            start = max(start, after)
+        if start < end:
+            yield start, end
+
+    @property
+    def tombstones_go_below(self) -> int:
+        """The offset below which tombstones may go: no record before them must stay, whatever its key."""
+        if self.rewritable is None:
+            return INT64_MAX
+        start = self.state.log_start_offset
+        return next((after for first, after in self.rewritable if first <= start < after), start)
 
     def tombstones_since(self, infos: tuple[SealedInfo, ...], *, has_tombstones: bool) -> int:
         """Return since when tombstones have nothing to delete: now, if all earlier keys are known."""
@@ -247,6 +272,8 @@ class _Filter:
         # of the segment finds a frame that leads to the next one.
         self._last_position = segment.info.size if last else -1
         self._drop_tombstones = is_tombstone_due(segment.info, work.config, work.now_ms)
+        self._tombstones_go_below = work.tombstones_go_below
+        self._pinned = list(work.pinned(segment.base, segment.info.next_offset))
 
     def copy_to(self, output: _Output) -> None:
         """Write the remaining frames to *output*."""
@@ -266,6 +293,9 @@ class _Filter:
         # Records below the log start were deleted, whatever their key.
         deleted = bisect_left(offsets, self._log_start)
         dropped[:deleted] = b"\1" * deleted
+        for start, end in self._pinned:
+            first, after = bisect_left(offsets, start), bisect_left(offsets, end)
+            dropped[first:after] = bytes(after - first)
         stays = self._pinned_row(window, columns.rows)
         if stays is not None:
             dropped[stays] = 0
@@ -273,6 +303,8 @@ class _Filter:
         if columns.value.nulls:
             for row in _null_rows(columns.value, columns.rows):
                 if dropped[row]:
+                    continue
+                if offsets[row] >= self._tombstones_go_below:
                     continue
                 due = self._drop_tombstones and row != stays
                 if due and offsets[row] < self._end and not _is_null(columns.key, row):
@@ -319,7 +351,9 @@ class _Filter:
 
     def _must_stay(self, end: int, base_offset: int) -> bool:
         """Return whether a frame stays although it has no records left."""
-        return end == self._last_position or base_offset in self._last_batches
+        if end == self._last_position or base_offset in self._last_batches:
+            return True
+        return any(start <= base_offset < after for start, after in self._pinned)
 
 
 def numbers_in(buffer: Buffer) -> memoryview:

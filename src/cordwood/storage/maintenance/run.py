@@ -202,8 +202,12 @@ def maintain_partition(
     needed_from: int | None = None,
     pace: Pace = no_pace,
     force: bool = False,
+    evidence: bool = True,
 ) -> MaintenanceReport:
-    """Do all due maintenance of one partition. Failures are in the report."""
+    """Do all due maintenance of one partition. Failures are in the report.
+
+    Without *evidence*, compaction also rewrites frames whose records cannot be kept as evidence.
+    """
 
     def paced(size: int) -> None:
         # A deletion of the topic waits for the end of this pass.
@@ -228,6 +232,7 @@ def maintain_partition(
                     pace=paced,
                     force=force,
                     up_to=followed,
+                    evidence=evidence,
                 )
                 compacted = () if report is None else (report,)
     except LogClosed:

@@ -22,6 +22,7 @@ from cordwood.storage.log.changes import SUFFIXES, swap_path
 from cordwood.storage.maintenance import (
     CompactionPlan,
     CompactionReport,
+    OffsetRanges,
     RewriteInput,
     Rewritten,
     Superseding,
@@ -48,6 +49,7 @@ class GroupWork(NamedTuple):
     now_ms: int
     end: int
     last_batches: frozenset[int]
+    rewritable: OffsetRanges | None
 
     @property
     def size(self) -> int:
@@ -107,7 +109,7 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
     segments = tuple(Segment(open_files, work.directory, info, format_) for info in work.infos)
     staged = join(work.data, "tmp", process.new_id())
     known = (work.state, work.config, work.now_ms, work.end, work.last_batches)
-    rewriting = RewriteInput(files, open_files, work.directory, format_, *known)
+    rewriting = RewriteInput(files, open_files, work.directory, format_, *known, rewritable=work.rewritable)
     files.make_directories(join(work.data, "tmp"))
     rewritten = rewrite(rewriting, segments, keys, lambda suffix: f"{staged}-{suffix}{SUFFIX}")
     return GroupDone(rewritten, staged)
@@ -161,8 +163,9 @@ def _plan(directory: DataDirectory, log: PartitionLog, now_ms: int, *, force: bo
     plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
     if plan is None:
         return None
-    work = rewrite_input(around, log, view, plan, now_ms)
-    known = (view.state, log.config, now_ms, plan.end, work.last_batches)
+    rewritable = None if followed is None else directory.chains.rewritable(log)
+    work = rewrite_input(around, log, view, plan, now_ms, rewritable=rewritable)
+    known = (view.state, log.config, now_ms, plan.end, work.last_batches, rewritable)
     groups = [
         GroupWork(directory.path, log.directory, group, *known)
         for group in group_segments(plan, plan.end, log.config, now_ms)

@@ -1,0 +1,118 @@
+"""Leaves that commit to records one by one, for topics that may be compacted.
+
+The leaf of such a frame is the hash of its header fields, of its bytes, and of the root over its list of
+records. Compaction changes the frame, but the list stays as evidence: it shows that what survives is
+unchanged, and what is missing. docs/integrity.md has the layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import sha256
+from typing import NamedTuple
+
+from cordwood.integrity import merkle
+from cordwood.kernels import HEADER, ITEM_SIZE, Buffer
+
+#: The number of a record format in leaves and lists.
+FORMAT_CODES = {"batch": 0, "rustlog": 1, "kimberlite": 2, "laminarmq": 3, "frame": 4}
+_COMPRESSION_BITS = 0x7
+_FACTS = struct.Struct(
+    ">"
+    "B"  # format
+    "q"  # base offset
+    "i"  # last offset delta
+    "i"  # leader epoch
+    "h"  # attributes without the compression
+    "q"  # producer id
+    "h"  # producer epoch
+    "i"  # base sequence
+    "i"  # record count
+    "32s"  # SHA-256 of the frame
+)
+assert _FACTS.size == 69
+FACTS_SIZE = _FACTS.size
+#: Prefix of the hashed bytes. No frame and no statement begins with it.
+_PREFIX = b"\0\xfeCWR1"
+_OFFSET = struct.Struct(">q")
+
+
+class LeafFacts(NamedTuple):
+    """The fields of a frame, besides its records, that its leaf commits to."""
+
+    format: int
+    base_offset: int
+    last_delta: int
+    leader_epoch: int
+    attributes: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+    frame_hash: bytes
+
+    def packed(self) -> bytes:
+        """Return the fields as they are hashed and stored."""
+        return _FACTS.pack(*self)
+
+    @property
+    def is_listable(self) -> bool:
+        """Whether a list says everything about the records: their offsets follow each other."""
+        return self.record_count == self.last_delta + 1
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the frame."""
+        return self.base_offset + self.last_delta + 1
+
+
+def unpack_facts(data: Buffer, position: int = 0) -> LeafFacts:
+    """Return the fields at *position* of *data*."""
+    return LeafFacts._make(_FACTS.unpack_from(data, position))
+
+
+def facts_of(record_format: str, frame: Buffer, offset: int) -> LeafFacts:
+    """Return the fields of *frame*; *offset* is that of the record where a frame is one."""
+    code, frame_hash = FORMAT_CODES[record_format], sha256(frame).digest()
+    if record_format != "batch":
+        return LeafFacts(code, offset, 0, -1, 0, -1, -1, -1, 1, frame_hash)
+    base, _, epoch, _, _, attributes, last_delta, _, _, producer, producer_epoch, sequence, count = (
+        HEADER.unpack_from(frame)
+    )
+    return LeafFacts(
+        code,
+        base,
+        last_delta,
+        epoch,
+        attributes & ~_COMPRESSION_BITS,
+        producer,
+        producer_epoch,
+        sequence,
+        count,
+        frame_hash,
+    )
+
+
+def record_leaf(facts: LeafFacts, root: bytes) -> bytes:
+    """Return the leaf of a frame whose list of records has *root*."""
+    return sha256(_PREFIX + facts.packed() + root).digest()
+
+
+def entry_hash(offset: int, item: Buffer) -> bytes:
+    """Return the entry of a record: its leaf in the tree over the list of its frame."""
+    assert len(item) == ITEM_SIZE
+    return merkle.leaf_hash(_OFFSET.pack(offset) + item)
+
+
+def entries_of(base_offset: int, items: Buffer) -> list[bytes]:
+    """Return the entries of a list whose records have consecutive offsets from *base_offset* on."""
+    view = memoryview(items)
+    count = len(view) // ITEM_SIZE
+    return [entry_hash(base_offset + at, view[at * ITEM_SIZE : (at + 1) * ITEM_SIZE]) for at in range(count)]
+
+
+def root_of(entries: list[bytes]) -> bytes:
+    """Return the root over *entries*."""
+    frontier = merkle.empty_frontier()
+    frontier.add(entries)
+    return frontier.root()
