@@ -45,8 +45,8 @@ try:
     from cordwood.kernels._compact import KeyMap, keep_records
     from cordwood.kernels._decode import decode_columns, decode_rows, scan_headers, walk_records
     from cordwood.kernels._encode import encode_columns, encode_rows, murmur2, partition_keys
+    from cordwood.kernels._hash import hash_records, list_roots
     from cordwood.kernels._memory import readonly
-    from cordwood.kernels.reference import hash_records, list_roots
 
     COMPILED = True
 except ImportError:
