@@ -134,15 +134,48 @@ def hash_records(columns, salt):
 
 # --- lists ---------------------------------------------------------------------------------------------
 
-cdef void hash_list(uint8_t* hashes, uint8_t* node, Py_ssize_t count) noexcept nogil:
-    """Leave the root over *count* hashes in the place of the first; *node* is padded for two of them."""
-    cdef Py_ssize_t i, pairs
+cdef enum:
+    MESSAGE = 128  # an entry or a node, with its padding
+    # Messages that are put together before the first of them is hashed. Bytes that were just written in pieces of
+    # other sizes are read late, and a processor that waits for them does not begin with the next message.
+    GROUP = 8
+
+cdef void hash_entries(uint8_t* messages, const uint8_t* offsets, const uint8_t* items, Py_ssize_t count, uint8_t* hashes) noexcept nogil:
+    """Hash the entries of *count* records; *messages* are padded for entries."""
+    cdef Py_ssize_t i, group
+    while count > 0:
+        group = count if count < GROUP else GROUP
+        for i in range(group):
+            sha256_put64(messages + i * MESSAGE + 1, <uint64_t>number_at(offsets, i))
+            memcpy(messages + i * MESSAGE + 9, items + i * ITEM, ITEM)
+        for i in range(group):
+            sha256_of_two(messages + i * MESSAGE, hashes + i * HASH)
+        offsets += group * 8
+        items += group * ITEM
+        hashes += group * HASH
+        count -= group
+
+
+cdef void hash_pairs(uint8_t* messages, const uint8_t* hashes, Py_ssize_t pairs, uint8_t* nodes) noexcept nogil:
+    """Hash *pairs* of hashes, two after two; *nodes* may begin where *hashes* does."""
+    cdef Py_ssize_t i, group
+    while pairs > 0:
+        group = pairs if pairs < GROUP else GROUP
+        for i in range(group):
+            memcpy(messages + i * MESSAGE + 1, hashes + i * 2 * HASH, 2 * HASH)
+        for i in range(group):
+            sha256_of_two(messages + i * MESSAGE, nodes + i * HASH)
+        hashes += group * 2 * HASH
+        nodes += group * HASH
+        pairs -= group
+
+
+cdef void hash_nodes(uint8_t* messages, uint8_t* hashes, Py_ssize_t count) noexcept nogil:
+    """Leave the root over *count* hashes in the place of the first; *messages* are padded for nodes."""
+    cdef Py_ssize_t pairs
     while count > 1:
         pairs = count // 2
-        # The hash goes over bytes that were read, as those of pair 0 lie in its own place.
-        for i in range(pairs):
-            memcpy(node + 1, hashes + 2 * i * HASH, 2 * HASH)
-            sha256_of_two(node, hashes + i * HASH)
+        hash_pairs(messages, hashes, pairs, hashes)
         if count & 1:
             # A node without a sibling is passed up unchanged.
             memcpy(hashes + pairs * HASH, hashes + (count - 1) * HASH, HASH)
@@ -169,21 +202,22 @@ def list_roots(items, offsets, counts):
     cdef Held lengths = Held(counts)
     cdef Held data = Held(items)
     cdef Py_ssize_t lists = lengths.size // 8, longest = longest_list(lengths, data.size // ITEM)
-    cdef Py_ssize_t i, at, row = 0, count
+    cdef Py_ssize_t i, row = 0, count
     if longest < 0 or data.size % ITEM or each.size // 8 < data.size // ITEM:
         rows = sum([number_at(lengths.start, i) for i in range(lists)])
         raise ValueError(f"{data.size} bytes of items and {each.size // 8} offsets for lists of {rows} records")
     cdef bytearray roots = PyByteArray_FromStringAndSize(NULL, lists * HASH)
     cdef uint8_t* out = <uint8_t*>PyByteArray_AS_STRING(roots)
-    cdef uint8_t[128] entry
-    cdef uint8_t[128] node
+    cdef uint8_t[GROUP * MESSAGE] entries
+    cdef uint8_t[GROUP * MESSAGE] nodes
     cdef sha256_stream empty
     cdef Growing hashes
     allocate(&hashes, longest * HASH)
-    entry[0] = 0
-    sha256_pad_two(entry, ENTRY)
-    node[0] = 1
-    sha256_pad_two(node, NODE)
+    for i in range(GROUP):
+        entries[i * MESSAGE] = 0
+        sha256_pad_two(entries + i * MESSAGE, ENTRY)
+        nodes[i * MESSAGE] = 1
+        sha256_pad_two(nodes + i * MESSAGE, NODE)
     with nogil:
         for i in range(lists):
             count = number_at(lengths.start, i)
@@ -191,11 +225,8 @@ def list_roots(items, offsets, counts):
                 sha256_init(&empty)
                 sha256_final(&empty, out)
             else:
-                for at in range(count):
-                    sha256_put64(entry + 1, <uint64_t>number_at(each.start, row + at))
-                    memcpy(entry + 9, data.start + (row + at) * ITEM, ITEM)
-                    sha256_of_two(entry, hashes.memory + at * HASH)
-                hash_list(hashes.memory, node, count)
+                hash_entries(entries, each.start + 8 * row, data.start + row * ITEM, count, hashes.memory)
+                hash_nodes(nodes, hashes.memory, count)
                 memcpy(out, hashes.memory, HASH)
             out += HASH
             row += count

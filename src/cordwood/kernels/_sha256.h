@@ -125,8 +125,9 @@ __attribute__((target("sha,sse4.1,ssse3"))) static void sha256_compress_x86(
     uint32_t *state, const uint8_t *data, size_t blocks) {
     /* Bytes of a word are stored highest first, words of a block lowest first. */
     const __m128i order = _mm_set_epi8(12, 13, 14, 15, 8, 9, 10, 11, 4, 5, 6, 7, 0, 1, 2, 3);
-    __m128 abcd = _mm_loadu_ps((const float *)state);
-    __m128 efgh = _mm_loadu_ps((const float *)(state + 4));
+    /* Moved as floats, because only for those one instruction takes words of two registers. */
+    __m128 abcd = _mm_castsi128_ps(_mm_loadu_si128((const __m128i *)state));
+    __m128 efgh = _mm_castsi128_ps(_mm_loadu_si128((const __m128i *)(state + 4)));
     __m128i abef = _mm_castps_si128(_mm_shuffle_ps(efgh, abcd, _MM_SHUFFLE(0, 1, 0, 1)));
     __m128i cdgh = _mm_castps_si128(_mm_shuffle_ps(efgh, abcd, _MM_SHUFFLE(2, 3, 2, 3)));
     for (; blocks > 0; blocks--, data += SHA256_BLOCK) {
@@ -157,8 +158,8 @@ __attribute__((target("sha,sse4.1,ssse3"))) static void sha256_compress_x86(
     }
     abcd = _mm_shuffle_ps(_mm_castsi128_ps(abef), _mm_castsi128_ps(cdgh), _MM_SHUFFLE(2, 3, 2, 3));
     efgh = _mm_shuffle_ps(_mm_castsi128_ps(abef), _mm_castsi128_ps(cdgh), _MM_SHUFFLE(0, 1, 0, 1));
-    _mm_storeu_ps((float *)state, abcd);
-    _mm_storeu_ps((float *)(state + 4), efgh);
+    _mm_storeu_si128((__m128i *)state, _mm_castps_si128(abcd));
+    _mm_storeu_si128((__m128i *)(state + 4), _mm_castps_si128(efgh));
 }
 
 #undef SHA256_ROUNDS
