@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-KERNELS := $(wildcard src/cordwood/kernels/*.pyx src/cordwood/kernels/*.pxd)
+KERNELS := $(wildcard src/cordwood/kernels/*.pyx src/cordwood/kernels/*.pxd src/cordwood/kernels/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check bench interop lock clean

@@ -9,9 +9,18 @@ from setuptools import Extension, setup
 kernels = cythonize(
     [
         Extension(
-            f"cordwood.kernels.{name}", [f"src/cordwood/kernels/{name}.pyx"], extra_compile_args=["-O3"]
+            f"cordwood.kernels.{name}",
+            [f"src/cordwood/kernels/{name}.pyx"],
+            depends=[f"src/cordwood/kernels/{header}" for header in headers],
+            extra_compile_args=["-O3"],
         )
-        for name in ("_memory", "_decode", "_encode", "_compact")
+        for name, headers in {
+            "_memory": [],
+            "_decode": [],
+            "_encode": [],
+            "_compact": [],
+            "_hash": ["_sha256.h"],
+        }.items()
     ],
     language_level=3,
 )

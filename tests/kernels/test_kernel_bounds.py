@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.batches import batches, mutations, outcome
+from support.batches import Row, batches, mutations, outcome, row_lists
+from support.columns import BUFFERS, buffer_at, columns_of, int64s, with_buffer
 
 from cordwood import kernels
-from cordwood.kernels import Want
+from cordwood.kernels import ITEM_SIZE, SALT_SIZE, Want
 from cordwood.kernels.layout import HEADER_SIZE, INT64_MAX, INT64_MIN
 
 pytestmark = pytest.mark.skipif(
@@ -101,3 +102,69 @@ def test_a_readonly_view_is_exactly_its_bytes(edge: CliffEdge, data: bytes, star
         assert result == ("returned", data[start:stop])
     else:
         assert result[:2] == ("raised", IndexError)
+
+
+# --- hashing -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["instructions", "portable"])
+def test_no_hash_reads_past_a_value_of_any_size(edge: CliffEdge, portable: bool) -> None:
+    """Blocks of a value are read where they are, so the last one may end at the cliff."""
+    from cordwood.kernels import _hash
+
+    _hash._use_portable(portable)
+    try:
+        for size in range(260):
+            for way in (("key", "data"), ("value", "data"), ("headers", "values", "data")):
+                part = bytes(size)
+                columns = columns_of([(part, part, [("n", part)], None)])
+                expected = outcome(kernels.hash_records, columns, bytes(SALT_SIZE))
+                moved = with_buffer(columns, way, edge.place(part))
+                assert outcome(kernels.hash_records, moved, bytes(SALT_SIZE)) == expected
+    finally:
+        _hash._use_portable(False)
+
+
+@settings(max_examples=500)
+@given(row_lists, st.sampled_from(BUFFERS), st.data())
+def test_no_hash_reads_past_any_buffer_of_damaged_columns(
+    edge: CliffEdge, rows: list[Row], way: tuple[str, ...], data: st.DataObject
+) -> None:
+    """Each buffer ends at the cliff in turn, whole or cut, and offsets in it or in another one lie."""
+    columns = columns_of(rows)
+    if data.draw(st.booleans()):
+        lying = data.draw(st.sampled_from([each for each in BUFFERS if each[-1] == "offsets"]))
+        offsets = bytearray(buffer_at(columns, lying) or b"")
+        at = data.draw(st.integers(0, len(offsets) - 1))
+        offsets[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF]))
+        columns = with_buffer(columns, lying, bytes(offsets))
+    whole = bytes(buffer_at(columns, way) or b"")
+    cut = whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole
+    expected = outcome(kernels.hash_records, with_buffer(columns, way, cut), bytes(SALT_SIZE))
+    moved = with_buffer(columns, way, edge.place(cut))
+    assert outcome(kernels.hash_records, moved, bytes(SALT_SIZE)) == expected
+
+
+@pytest.mark.parametrize("count", range(20))
+def test_no_root_reads_past_its_items_offsets_or_counts(edge: CliffEdge, count: int) -> None:
+    items, offsets, counts = bytes(count * ITEM_SIZE), int64s(range(count)), int64s([count])
+    for cut in range(min(len(items), 10) + 1):
+        run_roots(edge, [items[: len(items) - cut], offsets, counts])
+        run_roots(edge, [items, offsets[: max(len(offsets) - cut, 0)], counts])
+        run_roots(edge, [items, offsets, counts[: max(len(counts) - cut, 0)]])
+        run_roots(edge, [items, offsets, int64s([count + cut - 5])])
+
+
+def run_roots(edge: CliffEdge, arguments: list[bytes]) -> None:
+    """Compute roots with each of the three buffers at the cliff in turn."""
+    expected = outcome(kernels.list_roots, *arguments)
+    for i, argument in enumerate(arguments):
+        moved = [*arguments[:i], edge.place(argument), *arguments[i + 1 :]]
+        assert outcome(kernels.list_roots, *moved) == expected
+
+
+def test_no_salt_is_read_past_its_end(edge: CliffEdge) -> None:
+    columns = columns_of([(b"k", b"v", [], None)])
+    for size in (SALT_SIZE - 1, SALT_SIZE):
+        expected = outcome(kernels.hash_records, columns, bytes(size))
+        assert outcome(kernels.hash_records, columns, edge.place(bytes(size))) == expected

@@ -18,4 +18,11 @@ cdef class Source:
     cdef int get(self, Py_ssize_t i, const uint8_t** data, Py_ssize_t* size) noexcept nogil
 
 
+cdef class Lists:
+    cdef Held offsets_held
+    cdef const int32_t* offsets
+    cdef Source names, values
+    cdef Py_ssize_t rows
+
+
 cdef int raise_for(int status, Py_ssize_t row) except -1

@@ -128,10 +128,6 @@ cdef class Source:
 
 cdef class Lists:
     """A column of header lists to encode from."""
-    cdef Held offsets_held
-    cdef const int32_t* offsets
-    cdef Source names, values
-    cdef Py_ssize_t rows
 
     def __cinit__(self, column, Py_ssize_t rows):
         lists, names, values = column
@@ -140,7 +136,7 @@ cdef class Lists:
         self.names = Source(names)
         self.values = Source(values)
         self.rows = min(self.names.rows, self.values.rows)
-        if self.offsets_held.size // 4 < rows + 1:
+        if self.offsets_held.size // 4 <= rows:
             raise ValueError("the header lists are shorter than the columns")
 
 
