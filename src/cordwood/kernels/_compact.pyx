@@ -109,7 +109,7 @@ cdef class KeyMap:
             at = (at + 1) & self.mask
         return &self.slots[at]
 
-    def note(self, column, offsets, Py_ssize_t rows, Py_ssize_t start=0):
+    def note(self, column, offsets, Py_ssize_t rows, Py_ssize_t start=0, bint known=False):
         """See reference.KeyMap.note."""
         cdef Source keys = Source(column)
         cdef Held held = Held(offsets)
@@ -128,12 +128,13 @@ cdef class KeyMap:
                 if size >= 0:
                     slot = self.find(key, size, &wanted)
                     if slot.low == 0 and slot.high == 0:
-                        if self.used >= self.capacity:
-                            break
-                        self.used += 1
-                        slot.low = wanted.low
-                        slot.high = wanted.high
-                        slot.offset = each[i]
+                        if not known:
+                            if self.used >= self.capacity:
+                                break
+                            self.used += 1
+                            slot.low = wanted.low
+                            slot.high = wanted.high
+                            slot.offset = each[i]
                     elif slot.offset < each[i]:
                         slot.offset = each[i]
                 i += 1

@@ -32,6 +32,7 @@ from cordwood.verify.producers import ProducersCheck, producers_severity
 from cordwood.verify.report import Only, Tally, VerifyProgress, VerifyReport
 from cordwood.verify.segments import SHARED, Owners, SegmentOwners, SegmentPlan
 from cordwood.verify.sink import PartitionEnd, SinkCheck
+from cordwood.verify.superseded import check_superseded
 
 _ATTEMPTS_MAX = 5
 _HEAD_BYTES = 64
@@ -333,6 +334,7 @@ class _Walk:
         claims = self._claims.of(topic, snapshot.state.topic_id, partition)
         if snapshot.chain is not None:
             check_chain(self._files, snapshot.chain, snapshot.state, claims, self.tally)
+            check_superseded(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
         else:
             check_no_chain(path, claims, self.tally)
 

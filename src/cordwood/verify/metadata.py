@@ -17,6 +17,8 @@ from cordwood.disk import ReadableFiles, read_file
 from cordwood.verify.report import Severity, Tally
 
 FORMAT = 1
+#: The newest format of a chain: 2 has leaves that commit to records.
+CHAIN_FORMAT = 2
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Checksum: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -205,11 +207,12 @@ def check_json(
         return None
     try:
         version = msgspec.json.decode(body, type=_Version).format
-        if version > FORMAT:
+        known = CHAIN_FORMAT if kind is ChainHeadBody else FORMAT
+        if version > known:
             newer: Severity = "invalid" if severity == "corruption" else severity
-            tally.add(newer, path, _BODY_AT, expected=FORMAT, found=version, what="format is newer")
+            tally.add(newer, path, _BODY_AT, expected=known, found=version, what="format is newer")
             return None
-        if version != FORMAT:
+        if version < FORMAT:
             tally.add(severity, path, _BODY_AT, expected=FORMAT, found=version, what="format")
             return None
         return msgspec.json.decode(body, type=kind)

@@ -6,7 +6,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from cordwood.errors import FrameError
 
@@ -103,6 +103,14 @@ class VerifyReport:
         return self.count("note") == len(self.findings)
 
 
+class UnlistedFrames(NamedTuple):
+    """Frames of the log at *path* that compaction changed without evidence; *leaf* is their lowest one."""
+
+    path: str
+    leaf: int
+    frames: int
+
+
 class Tally:
     """Findings and counts of a walk so far. Not for concurrent use."""
 
@@ -123,6 +131,7 @@ class Tally:
         self.compacted = 0
         self.virtual_topics = 0
         self.virtual_partitions = 0
+        self.unlisted: list[UnlistedFrames] = []
 
     @property
     def sound(self) -> bool:
@@ -188,6 +197,7 @@ class Tally:
         self.compacted += other.compacted
         self.virtual_topics += other.virtual_topics
         self.virtual_partitions += other.virtual_partitions
+        self.unlisted += other.unlisted
 
     def report(self) -> VerifyReport:
         """Return everything so far as a report."""

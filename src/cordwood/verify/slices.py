@@ -29,6 +29,10 @@ class ReadFrame(NamedTuple):
     next_offset: int
     data: memoryview
 
+    def load(self) -> memoryview:
+        """Return its bytes."""
+        return self.data
+
 
 class SliceCompare:
     """Compares frames with the leaves of a partition's current chain. One thread; must be closed."""
@@ -88,7 +92,7 @@ class SliceCompare:
             assert self._compare is not None
             hash_ = sha256(b"\0")
             hash_.update(each.data)
-            known = self._compare.take(*each[:3], hash_.digest())
+            known = self._compare.take(*each[:3], hash_.digest(), each.load)
             if self._compare.first_break is not None:
                 raise self._refusal(base, each.first_offset, each.next_offset)
             if not known:

@@ -28,15 +28,18 @@ class KeyMap:
     def __len__(self) -> int:
         return len(self._last)
 
-    def note(self, column: BinaryBuffers, offsets: Buffer, rows: int, start: int = 0) -> int:
+    def note(
+        self, column: BinaryBuffers, offsets: Buffer, rows: int, start: int = 0, known: bool = False
+    ) -> int:
         """Take note of the keys of *rows* records from row *start* on, and return the row it stopped at.
 
-        That is *rows*, unless a key did not fit any more: all before it were noted. Null keys are left out.
+        That is *rows*, unless a key did not fit any more: all before it were noted. Null keys are left out,
+        and with *known* so are keys that were not noted before.
         """
         keys, each = _keyed_rows(column, offsets, rows, start)
         for i in range(start, rows):
             key = keys.get(i, i)
-            if key is None:
+            if key is None or (known and key not in self._last):
                 continue
             if key not in self._last and len(self._last) >= self._capacity:
                 return i

@@ -249,7 +249,7 @@ class Follower:
             moved=len(leaves),
             root=root.root().hex(),
             lists=lists.count,
-            evidence="" if changes.all_listed else "none",
+            evidence="" if changes.all_listed or self._log.format.name == "shared" else "none",
         )
 
     def _runs_in(self, segments: Iterable[Segment]) -> Iterator[OriginalRun]:

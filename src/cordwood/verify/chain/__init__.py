@@ -2,7 +2,7 @@
 
 from cordwood.verify.chain.chain import check_chain, check_no_chain
 from cordwood.verify.chain.checkpoints import Claims, GivenCheckpoint
-from cordwood.verify.chain.compare import FrameCompare
+from cordwood.verify.chain.compare import FrameCompare, LeafFiles
 from cordwood.verify.chain.leaves import (
     Chain,
     LeafPlanner,
@@ -11,17 +11,24 @@ from cordwood.verify.chain.leaves import (
     read_chain,
     statements_of,
 )
+from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, item_at, keys_of
 
 __all__ = [
     "Chain",
     "Claims",
     "FrameCompare",
+    "FrameContent",
     "GivenCheckpoint",
+    "LeafFiles",
     "LeafPlanner",
     "LeafStatement",
+    "ListFiles",
     "SegmentLeaves",
     "check_chain",
     "check_no_chain",
+    "content_of",
+    "item_at",
+    "keys_of",
     "read_chain",
     "statements_of",
 ]

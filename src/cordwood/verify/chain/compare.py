@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from cordwood.disk import ReadableFile, ReadableFiles, join
+from cordwood.kernels import INT64_MAX, ITEM_SIZE
 from cordwood.verify.chain.leaves import ENTRY, Ranges, SegmentLeaves
+from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree
-from cordwood.verify.report import Tally
+from cordwood.verify.report import Tally, UnlistedFrames
 
+SHARED = "shared"
 #: The number of leaves in memory: of the main run, and of each compaction, of which there may be many.
 _MAIN_LEAVES, _MOVED_LEAVES = 8192, 256
+
+
+LoadFrame: TypeAlias = Callable[[], bytes | memoryview]
+"""Returns the bytes of a frame."""
 
 
 class Leaf(NamedTuple):
@@ -92,11 +99,19 @@ class FrameCompare:
         self._first_break: LeafMismatch | None = None
         self._breaks = 0
         self._unproven = 0
+        self._expired = 0
+        self._unlisted: list[int] = []
+        try:
+            self._lists = ListFiles(files, leaves.chain, leaves.lists)
+        except BaseException:
+            self._files.close()
+            raise
         self._intact = True
 
     def close(self) -> None:
         """Close the files."""
         self._files.close()
+        self._lists.close()
 
     def skip(self) -> None:
         """Skip a damaged frame: missing frames after it are not reported again."""
@@ -107,42 +122,105 @@ class FrameCompare:
         """The first frame so far that differs from its leaf, is missing, or was never appended."""
         return self._first_break
 
-    def take(self, position: int, first: int, end: int, hash_: bytes) -> bool:
+    def take(self, position: int, first: int, end: int, hash_: bytes, load: LoadFrame) -> bool:
         """Compare the frame at *position* with the offsets [first, end) and the leaf hash *hash_*.
 
-        Return whether it must have a leaf; frames before the chain, after it or in a gap have none.
+        *load* returns the bytes of the frame. Return whether it must have a leaf; frames before the chain,
+        after it or in a gap have none.
 
         Raises:
             OSError: If leaves cannot be read.
         """
-        leaf = self._main.leaf
+        leaf, moved = self._main.leaf, None
         if leaf is not None and leaf.first_offset == first and leaf.next_offset == end and not self._moved:
             # Usually it is the next leaf.
             self._main.advance()
         else:
-            leaf = self._leaf_of(position, first, end)
+            leaf, moved = self._leaves_of(position, first, end)
         if self._tree is not None:
             self._tree.add((hash_,))
-        if leaf is None:
+        if leaf is None and moved is None:
             return self._take_unknown(position, first, end)
         self._tally.frames_compared += 1
-        if leaf.hash != hash_:
-            expected, found = f"leaf {leaf.number}, {leaf.hash.hex()}", hash_.hex()
-            self._break(position, expected, found, f"frame at offset {first}, its leaf")
+        if moved is not None and moved.hash != hash_:
+            self._differs(position, first, moved, hash_)
+        elif moved is not None:
+            self._check_rewritten(position, leaf, load)
+        elif leaf is not None and self._claim.commits_to_records(leaf.number):
+            found = content_of(self._claim.record_format, load(), first, self._claim.salt).leaf()
+            if found != leaf.hash:
+                self._differs(position, first, leaf, found)
+        elif leaf is not None and leaf.hash != hash_:
+            self._differs(position, first, leaf, hash_)
         return True
 
-    def _leaf_of(self, position: int, first: int, end: int) -> Leaf | None:
-        """Return the expected leaf of a frame: that of the newest compaction that moved it, if any."""
-        while (leaf := self._main.leaf) is not None and leaf.first_offset < first:
-            # The leaf of a missing frame; only compaction may remove a frame.
-            if not self._claim.generation:
-                self._miss(leaf, position, f"the frame of offset {first}")
-            self._main.advance()
+    def _differs(self, position: int, first: int, leaf: Leaf, found: bytes) -> None:
+        expected = f"leaf {leaf.number}, {leaf.hash.hex()}"
+        self._break(position, expected, found.hex(), f"frame at offset {first}, its leaf")
+
+    def _leaves_of(self, position: int, first: int, end: int) -> tuple[Leaf | None, Leaf | None]:
+        """Return the leaf of a frame as first appended, and that of the newest compaction that wrote it."""
+        self._pass_missing(first, position, f"the frame of offset {first}")
         main, newest = self._main.take(first, end), None
         for cursor in self._moved:
             leaf = cursor.take(first, end)
             newest = newest or leaf
-        return newest or main
+        return main, newest
+
+    def _pass_missing(self, first: int, position: int, found: str) -> None:
+        """Pass the leaves of missing frames before *first*. Only compaction may remove a frame."""
+        while (leaf := self._main.leaf) is not None and leaf.first_offset < first:
+            if not self._claim.generation:
+                self._miss(leaf, position, found)
+            elif self._intact and leaf.next_offset > self._claim.readable_from:
+                self._find_list(leaf, position, "it is missing")
+            self._main.advance()
+
+    # --- rewritten frames ---------------------------------------------------------------------------
+
+    def _check_rewritten(self, position: int, leaf: Leaf | None, load: LoadFrame) -> None:
+        """Check that a frame that compaction wrote has only records of the frame that was first appended."""
+        listed = None if leaf is None else self._find_list(leaf, position, "it was rewritten")
+        if leaf is None or listed is None:
+            return
+        now = content_of(self._claim.record_format, load(), leaf.first_offset, self._claim.salt)
+        what = f"frame at offset {leaf.first_offset}, rewritten"
+        field = listed.fields.differs_in(now.fields)
+        if field is not None:
+            expected, found = getattr(listed.fields, field), getattr(now.fields, field)
+            self._break(position, f"{field} {expected}", str(found), what)
+        elif now.fields.record_count != len(now.offsets):
+            self._break(position, f"{now.fields.record_count} records", f"{len(now.offsets)}", what)
+        for number, offset in enumerate(now.offsets):
+            at = (offset - leaf.first_offset) * ITEM_SIZE
+            item = now.items[number * ITEM_SIZE : (number + 1) * ITEM_SIZE]
+            if listed.items[at : at + ITEM_SIZE] != item:
+                expected, found = "the record that was first appended there", "another one"
+                self._break(position, expected, found, f"record at offset {offset}")
+                return
+
+    def _find_list(self, leaf: Leaf, position: int, why: str) -> FrameContent | None:
+        """Return the list of a frame that is not as first appended, None after noting that there is none."""
+        if self._claim.record_format == SHARED:
+            return None
+        if not self._claim.commits_to_records(leaf.number):
+            self._unlisted.append(leaf.number)
+            return None
+        place = self._lists.find(leaf.number)
+        if place is None and self._claim.expired:
+            self._expired += 1
+            return None
+        what = f"list of the frame at offset {leaf.first_offset}"
+        if place is None:
+            self._break(position, f"a list of its records, because {why}", "none", what)
+            return None
+        listed = self._lists.read(place)
+        if listed.leaf() != leaf.hash:
+            expected = f"leaf {leaf.number}, {leaf.hash.hex()}"
+            found = f"{listed.leaf().hex()} by byte {place.position} of {place.path}"
+            self._break(position, expected, found, what)
+            return None
+        return listed
 
     def _miss(self, leaf: Leaf, position: int, found: str) -> None:
         """Report that the frame of *leaf* is missing, if it must exist."""
@@ -175,10 +253,8 @@ class FrameCompare:
     def finish(self, position: int, next_offset: int, *, sealed: bool) -> None:
         """Report the findings after the log has ended at *position* with *next_offset*."""
         claim = self._claim
-        if sealed and not claim.generation:
-            while (leaf := self._main.leaf) is not None:
-                self._miss(leaf, position, "the end of the segment")
-                self._main.advance()
+        if sealed:
+            self._pass_missing(INT64_MAX, position, "the end of the segment")
         elif not sealed and self._intact and next_offset < claim.followed:
             expected = f"frames up to offset {claim.followed}, where their leaves end"
             self._break(position, expected, f"the end of the log at {next_offset}", "leaves go on")
@@ -188,12 +264,24 @@ class FrameCompare:
             self._tally.add("corruption", self._path, where, expected=expected, found=found, what=what + more)
         elif self._tree is not None and self._intact:
             self._check_testimony(self._tree)
+        self._note_unlisted()
         if self._unproven:
             found = f"{self._unproven} in a gap of the chain, which were not compared"
             self._tally.add("note", self._path, None, expected="a leaf a frame", found=found, what="frames")
         if claim.generation and claim.testimony is None:
             found = f"no statement about generation {claim.generation}, so frames may be missing"
             expected = "a statement of what compaction left"
+            self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
+
+    def _note_unlisted(self) -> None:
+        """Note the frames that compaction changed without evidence of what it dropped."""
+        expected = "a list of the records of each frame that compaction changed"
+        if self._unlisted:
+            self._tally.unlisted.append(UnlistedFrames(self._path, min(self._unlisted), len(self._unlisted)))
+            found = f"none of {len(self._unlisted)}, which were compacted without evidence"
+            self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
+        if self._expired:
+            found = f"none of {self._expired}: superseded, evidence expired"
             self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
 
     def _check_testimony(self, tree: PassingTree) -> None:

@@ -12,11 +12,13 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import NamedTuple
 
 import msgspec
 
 from cordwood.disk import ReadableFile, ReadableFiles, join
+from cordwood.kernels import SALT_SIZE
 from cordwood.verify.frame import INT64_MAX
 from cordwood.verify.metadata import (
     JSON_ERRORS,
@@ -36,7 +38,7 @@ ENTRY = struct.Struct(
 )
 assert ENTRY.size == 16
 CUTS = frozenset({"truncated", "lost"})
-KINDS = CUTS | {"gap", "removed", "compacted"}
+KINDS = CUTS | {"gap", "removed", "compacted", "policy", "kept", "expired"}
 
 
 class LeafStatement(msgspec.Struct, frozen=True):
@@ -53,6 +55,15 @@ class LeafStatement(msgspec.Struct, frozen=True):
     frames: Count = 0
     moved: Count = 0
     root: str = ""
+    lists: Count = 0
+    evidence: str = ""
+    leaves: str = ""
+    salt: str = ""
+
+    @property
+    def first_leaf(self) -> int:
+        """The first leaf that was added with it: the number of its file of lists."""
+        return self.leaf - self.moved
 
     @property
     def is_cut(self) -> bool:
@@ -74,6 +85,21 @@ class Chain:
     head: ChainHeadBody
     lines: tuple[bytes, ...]
     statements: tuple[LeafStatement, ...] | None
+    salt: bytes = b""
+
+    @property
+    def lists(self) -> tuple[LeafStatement, ...]:
+        """The statements whose lists are kept, oldest first."""
+        said = self.statements or ()
+        gone = max((each.lists for each in said if each.kind == "expired"), default=0)
+        return tuple(
+            each for each in said if each.lists and each.kind != "expired" and each.first_leaf >= gone
+        )
+
+    @property
+    def evidence_expired(self) -> bool:
+        """Whether lists were removed, so that not every compaction can be checked."""
+        return any(each.kind == "expired" for each in self.statements or ())
 
     @property
     def understood(self) -> bool:
@@ -106,7 +132,9 @@ class SegmentLeaves:
     ``main`` are ranges of leaves in the order of offsets, ``moved`` ranges of leaves of rewritten frames,
     newest first. Frames at or after ``followed`` have no leaves yet, those that end at or before ``begun``
     and those in ``gaps`` never got any; offsets below ``readable_from`` cannot be read. ``testimony`` is the
-    number of frames that a compaction left here and the root over their leaves.
+    number of frames that a compaction left here and the root over their leaves. ``by_records`` are the ranges
+    of leaves that commit to records, with the hashes of keys under ``salt``; ``lists`` are the numbers of the
+    files with lists of records that compaction dropped here. Not all are there if ``expired``.
     """
 
     chain: str
@@ -118,6 +146,16 @@ class SegmentLeaves:
     followed: int
     readable_from: int
     testimony: tuple[int, str] | None
+    record_format: str = "batch"
+    by_records: Ranges = ()
+    salt: bytes = b""
+    lists: tuple[int, ...] = ()
+    expired: bool = False
+
+    def commits_to_records(self, leaf: int) -> bool:
+        """Return whether *leaf* commits to the records of its frame."""
+        at = bisect_right(self.by_records, (leaf, INT64_MAX)) - 1
+        return at >= 0 and leaf < self.by_records[at][1]
 
     def covers(self, base: int, next_offset: int) -> bool:
         """Return whether the leaves alone cover every byte of a sealed segment."""
@@ -141,8 +179,25 @@ def read_chain(files: ReadableFiles, directory: str, tally: Tally) -> Chain | No
             return None
         lines = _read_lines(files, join(path, "statements"), head.statements_size, tally)
         statements = None if lines is None else _parsed(path, lines, head, tally)
-        chain = Chain(path, head, lines or (), statements)
+        salt = _read_salt(files, path, statements or (), tally)
+        chain = Chain(path, head, lines or (), statements, salt)
     return chain  # noqa: RET504 - `reading` takes errors in, so there may be none
+
+
+def _read_salt(files: ReadableFiles, path: str, statements: tuple[LeafStatement, ...], tally: Tally) -> bytes:
+    """Return the salt that the statements name; empty without one, or after reporting that it is wrong."""
+    named = sorted({each.salt for each in statements if each.salt})
+    if not named:
+        return b""
+    salt_path = join(path, "salt")
+    salt = read_bytes(tally, files, salt_path)
+    if salt is not None and [sha256(salt).hexdigest()] == named and len(salt) == SALT_SIZE:
+        return salt
+    if salt is not None:
+        expected = f"{SALT_SIZE} bytes with the SHA-256 {' and '.join(named)}"
+        found = f"{len(salt)} with {sha256(salt).hexdigest()}"
+        tally.add("corruption", salt_path, 0, expected=expected, found=found, what="salt of the chain")
+    return b""
 
 
 def statements_of(files: ReadableFiles, directory: str) -> tuple[LeafStatement, ...]:
@@ -213,6 +268,8 @@ class LeafPlanner:
         self._file = file
         self.followed = chain.head.next_offset
         self._log_start = state.log_start_offset
+        self._record_format = state.record_format
+        self._by_records = _record_leaves(chain)
         pending = pending_cut(chain.head, state)
         if pending is not None:
             self.followed = self._goes_on_at(pending)
@@ -270,7 +327,18 @@ class LeafPlanner:
             followed=min(self.followed, end),
             readable_from=min(max(self._log_start, base), end),
             testimony=self._testimonies.get((base, next_offset, generation)) if generation else None,
+            record_format=self._record_format,
+            by_records=self._by_records if self._chain.salt else (),
+            salt=self._chain.salt,
+            lists=tuple(
+                each.first_leaf for each in self._chain.lists if each.start < end and each.end > base
+            ),
+            expired=self._chain.evidence_expired,
         )
+
+    def is_live(self, leaf: int, next_offset: int) -> bool:
+        """Return whether the frame of a leaf of the main run was not truncated. *next_offset* is its end."""
+        return any(span.start <= leaf < span.end and next_offset <= span.ceiling for span in self._main)
 
     def _within(self, span: LeafSpan, base: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the leaves of *span* whose frames lie in [base, end) and are not void, if there are any."""
@@ -301,6 +369,24 @@ class LeafPlanner:
         data = self._file.read_at(leaf * ENTRY.size, ENTRY.size)
         # If the file is too short, the check of the chain reports it.
         return ENTRY.unpack(data) if len(data) == ENTRY.size else (INT64_MAX, INT64_MAX)
+
+
+def _record_leaves(chain: Chain) -> Ranges:
+    """Return the ranges of leaves of the main run that commit to records; the last one has no end."""
+    found: list[tuple[int, int]] = []
+    since: int | None = None
+    for each in chain.statements or ():
+        if each.kind == "policy":
+            if since is not None:
+                found.append((since, each.leaf))
+            since = each.leaf + 1 if each.leaves == "records" else None
+        elif each.moved and since is not None:
+            # Leaves of frames that compaction wrote commit to bytes.
+            found.append((since, each.first_leaf))
+            since = each.leaf + 1
+    if since is not None:
+        found.append((since, INT64_MAX))
+    return tuple((start, end) for start, end in found if start < end)
 
 
 def _joined(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from cordwood.verify.segments.index import IndexClaim
 from cordwood.verify.segments.owners import Owners, SegmentOwners
 from cordwood.verify.segments.reader import FrameReader
 from cordwood.verify.segments.records import NULL, FramedRecords, KimberliteRecords, RecordFrame
-from cordwood.verify.segments.segment import SHARED, SegmentPlan, check_segment
+from cordwood.verify.segments.segment import SHARED, SegmentPlan, check_segment, open_reader
 from cordwood.verify.segments.sidecars import (
     BareRustlogRecords,
     LaminarmqRecords,
@@ -31,4 +31,5 @@ __all__ = [
     "SegmentPlan",
     "check_segment",
     "open_entries",
+    "open_reader",
 ]

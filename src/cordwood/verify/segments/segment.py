@@ -318,8 +318,13 @@ class _SegmentWalk:
     def _compare_frame(self, windows: FileWindows, frame: AnyFrame) -> None:
         if self._compare is not None:
             hash_ = leaf_hash(windows, frame.position, frame.end)
+
+            def load() -> memoryview:
+                at = windows.load(frame.position, frame.size)
+                return memoryview(windows.data)[at : at + frame.size]
+
             try:
-                self._compare.take(frame.position, frame.base_offset, frame.next_offset, hash_)
+                self._compare.take(frame.position, frame.base_offset, frame.next_offset, hash_, load)
             except OSError as error:
                 self._stop_comparing(error)
 

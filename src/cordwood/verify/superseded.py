@@ -1,0 +1,245 @@
+"""Check that compaction dropped only records that it may drop.
+
+The lists beside a chain have the records of every frame that compaction changed. A record of such a list that
+is not in the log any more must have a later record with its key, in the log or in a list, or be a tombstone
+with no earlier record of its key in the log. A record without a key is never missing. "Later" goes by leaves,
+because a truncation gives offsets out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from cordwood.disk import ReadableFiles, join
+from cordwood.errors import FrameError
+from cordwood.host import process
+from cordwood.kernels import ITEM_SIZE, BinaryBuffers, KeyMap
+from cordwood.verify.chain import (
+    Chain,
+    FrameContent,
+    LeafFiles,
+    LeafPlanner,
+    ListFiles,
+    content_of,
+    item_at,
+    keys_of,
+)
+from cordwood.verify.frame import FileWindows
+from cordwood.verify.metadata import PartitionBody
+from cordwood.verify.report import Tally
+from cordwood.verify.segments import SegmentPlan, open_reader
+
+#: The number of keys in memory at once; more take several passes over the log.
+KEYS_MAX = 1 << 24
+#: The number of leaves read into memory at once.
+_LEAVES = 1024
+_KEY_SIZE = 32
+#: The place of a record in the order of appends: the number of its leaf, then its number in the frame.
+_NUMBER_BITS = 23
+
+
+class _SurvivingFrame(NamedTuple):
+    """A frame in the log, its leaf as first appended, and what it holds."""
+
+    leaf: int
+    path: str
+    position: int
+    content: FrameContent
+
+    def orders(self) -> array[int]:
+        """Return the place of each record in the order of appends."""
+        base = self.content.fields.base_offset
+        return array("q", ((self.leaf << _NUMBER_BITS) + offset - base for offset in self.content.offsets))
+
+
+def check_superseded(
+    files: ReadableFiles, chain: Chain, state: PartitionBody, plans: Mapping[int, SegmentPlan], tally: Tally
+) -> None:
+    """Check every record that compaction dropped from the partition. Does nothing without lists."""
+    numbers = [each.first_leaf for each in chain.lists]
+    if not numbers or not chain.salt or not chain.understood:
+        return
+    with tally.reading(join(chain.path, "lists")), contextlib.ExitStack() as stack:
+        lists = stack.enter_context(contextlib.closing(ListFiles(files, chain.path, numbers)))
+        for path, position in lists.torn:
+            tally.add(
+                "corruption", path, position, expected="a whole list", found="the end", what="list of records"
+            )
+        frames = stack.enter_context(contextlib.closing(files.open(join(chain.path, "frames"), "read")))
+        planner = LeafPlanner(chain, state, frames)
+        _DroppedCheck(files, chain, state, plans, lists, planner, tally).run()
+
+
+class _DroppedCheck:
+    """The check of one partition."""
+
+    def __init__(
+        self,
+        files: ReadableFiles,
+        chain: Chain,
+        state: PartitionBody,
+        plans: Mapping[int, SegmentPlan],
+        lists: ListFiles,
+        planner: LeafPlanner,
+        tally: Tally,
+    ) -> None:
+        self._files = files
+        self._chain = chain
+        self._state = state
+        self._plans = plans
+        self._lists = lists
+        self._planner = planner
+        self._tally = tally
+        #: The offsets that survive of each frame that has a list.
+        self._surviving: dict[int, frozenset[int]] = {}
+
+    def run(self) -> None:
+        """Check everything, a part of the keys at a time."""
+        listed = sum(place.fields.record_count for place in self._lists.places())
+        passes = 1 + listed // KEYS_MAX
+        for number in range(passes):
+            self._check_keys(number, passes)
+
+    def _check_keys(self, part: int, passes: int) -> None:
+        """Check the records whose keys belong to *part* of *passes*."""
+        places = self._lists.places()
+        rows = sum(place.fields.record_count for place in places)
+        # Hashes are spread evenly, so twice the average is room enough for any part of many.
+        room = rows if passes == 1 else 2 * KEYS_MAX
+        keys = KeyMap(max(1, room), process.new_secret())
+        wanted = _Part(part, passes)
+        for place in places:
+            content = self._lists.read(place)
+            first = place.leaf << _NUMBER_BITS
+            orders = array("q", range(first, first + len(content.offsets)))
+            wanted.note(keys, content, orders, known=False)
+        for frame in self._frames():
+            if self._lists.find(frame.leaf) is not None:
+                self._surviving[frame.leaf] = frozenset(frame.content.offsets)
+            wanted.note(keys, frame.content, frame.orders(), known=True)
+        tombstones = self._check_missing(keys, wanted)
+        if tombstones:
+            self._check_deleted(tombstones)
+
+    def _check_missing(self, keys: KeyMap, wanted: _Part) -> dict[bytes, int]:
+        """Check the missing records; return the keys that end with a missing tombstone, and its place."""
+        tombstones: dict[bytes, int] = {}
+        for place in self._lists.places():
+            fields = place.fields
+            if not self._planner.is_live(place.leaf, fields.base_offset + fields.last_delta + 1):
+                continue
+            content = self._lists.read(place)
+            surviving = self._surviving.get(place.leaf, frozenset())
+            missing = [
+                number
+                for number, offset in enumerate(content.offsets)
+                if offset not in surviving and offset >= self._state.log_start_offset
+            ]
+            superseded = wanted.superseded(keys, content, place.leaf, missing)
+            for number, is_superseded in zip(missing, superseded, strict=True):
+                if is_superseded is not None and not is_superseded:
+                    item = item_at(content.items, fields.base_offset, number)
+                    if item.has_key and item.is_tombstone:
+                        tombstones[item.key] = (place.leaf << _NUMBER_BITS) + number
+                    else:
+                        self._report_missing(place.path, place.position, item.offset, has_key=item.has_key)
+        return tombstones
+
+    def _report_missing(self, path: str, position: int, offset: int, *, has_key: bool) -> None:
+        what = f"record at offset {offset}, which compaction dropped"
+        expected = "a later record with its key" if has_key else "the record, because it has no key"
+        if self._chain.evidence_expired and has_key:
+            found = "none, and evidence expired: not checkable"
+            self._tally.add("note", path, position, expected=expected, found=found, what=what)
+        else:
+            self._tally.add("corruption", path, position, expected=expected, found="none", what=what)
+
+    def _check_deleted(self, tombstones: dict[bytes, int]) -> None:
+        """Check that no record survives whose tombstone was dropped."""
+        for frame in self._frames():
+            for offset, key, order in zip(
+                frame.content.offsets, keys_of(frame.content.items), frame.orders(), strict=False
+            ):
+                if tombstones.get(key, -1) > order and offset >= self._state.log_start_offset:
+                    what = f"record at offset {offset}, whose tombstone compaction dropped"
+                    expected = "no record of a key whose tombstone is gone"
+                    self._tally.add(
+                        "corruption", frame.path, frame.position, expected=expected, found="one", what=what
+                    )
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _frames(self) -> Iterator[_SurvivingFrame]:
+        """Yield the frames of the log. Frames after damage are left out: the walk reports it."""
+        for plan in self._plans.values():
+            if plan.leaves is not None:
+                with contextlib.suppress(OSError, FrameError):
+                    yield from self._frames_in(plan)
+
+    def _frames_in(self, plan: SegmentPlan) -> Iterator[_SurvivingFrame]:
+        assert plan.leaves is not None
+        claim, path = plan.leaves, f"{plan.path}.{plan.log_suffix}"
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(contextlib.closing(self._files.open(path, "read")))
+            reader = stack.enter_context(contextlib.closing(open_reader(self._files, plan)))
+            known = stack.enter_context(contextlib.closing(LeafFiles(self._files, claim.chain)))
+            leaves = known.walk(claim.main, _LEAVES)
+            leaf = next(leaves, None)
+            windows = FileWindows(file, min(plan.stop, file.size()), Tally(), hashed=False)
+            position = 0
+            while position < windows.stop:
+                frame = reader.at(windows, position, windows.stop)
+                while leaf is not None and leaf.first_offset < frame.base_offset:
+                    leaf = next(leaves, None)
+                same = leaf is not None and leaf.first_offset == frame.base_offset
+                # A frame without a leaf yet comes after all that have one.
+                number = leaf.number if leaf is not None and same else self._chain.head.size + position
+                at = windows.load(position, frame.size)
+                data = memoryview(windows.data)[at : at + frame.size]
+                content = content_of(claim.record_format, data, frame.base_offset, claim.salt)
+                if same or frame.base_offset >= claim.followed:
+                    yield _SurvivingFrame(number, path, position, content)
+                position += frame.size
+
+
+class _Part(NamedTuple):
+    """The keys whose hash belongs to *part* of *passes*."""
+
+    part: int
+    passes: int
+
+    def _has(self, key: bytes) -> bool:
+        return self.passes == 1 or int.from_bytes(key[:4], "big") % self.passes == self.part
+
+    def note(self, keys: KeyMap, content: FrameContent, orders: array[int], *, known: bool) -> None:
+        """Note the last place of each key; with *known*, only of keys that were noted before."""
+        rows = [row for row, key in enumerate(keys_of(content.items)) if self._has(key)]
+        rows = [row for row in rows if item_at(content.items, 0, row).has_key]
+        if rows:
+            column = _column(content, rows)
+            places = array("q", (orders[row] for row in rows)).tobytes()
+            noted = keys.note(column, places, len(rows), known=known)
+            assert noted == len(rows), "the map has room for every key of a part"
+
+    def superseded(
+        self, keys: KeyMap, content: FrameContent, leaf: int, rows: list[int]
+    ) -> list[bool | None]:
+        """Return for each of *rows* whether its key has a later record; None if another pass says that."""
+        mine = [row for row in rows if self._has(item_at(content.items, 0, row).key)]
+        places = array("q", ((leaf << _NUMBER_BITS) + row for row in mine)).tobytes()
+        flags = iter(keys.superseded(_column(content, mine), places, len(mine)) if mine else b"")
+        found = {row: bool(next(flags)) for row in mine}
+        return [
+            found.get(row) if item_at(content.items, 0, row).has_key else (False if row in found else None)
+            for row in rows
+        ]
+
+
+def _column(content: FrameContent, rows: list[int]) -> BinaryBuffers:
+    """Return the hashes of the keys of *rows* as a column."""
+    data = b"".join(content.items[row * ITEM_SIZE + 1 : row * ITEM_SIZE + 1 + _KEY_SIZE] for row in rows)
+    offsets = array("i", range(0, len(data) + 1, _KEY_SIZE)).tobytes()
+    return BinaryBuffers(None, offsets, data, 0)
