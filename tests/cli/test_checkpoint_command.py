@@ -294,7 +294,7 @@ def test_an_older_copy_of_the_whole_directory_is_noticed(data: Path, tmp_path: P
     assert sentence.endswith("later.note signs for, found 12")
 
 
-def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Path, tmp_path: Path) -> None:
+def test_a_log_that_lost_its_end_is_noticed(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data / "topics/orders/0", tmp_path / "shorter")
     append(data, 3)
     key, note = signed(data, tmp_path / "orders.note")
@@ -306,18 +306,35 @@ def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Pa
     sentence = refuted(data, key, note)
     assert "leaves go on: expected frames up to offset 15" in sentence
     assert sentence.endswith("found the end of the log at 12")
-    shutil.rmtree(data / "topics/orders/0")
-    (tmp_path / "whole").rename(data / "topics/orders/0")
+
+
+def test_a_forced_truncation_below_a_checkpoint_held_elsewhere_is_refuted_and_other_records_do_not_hide_it(
+    data: Path, tmp_path: Path
+) -> None:
+    key, note = signed(data, tmp_path / "orders.note")
     with cordwood.open(data) as log:
         with pytest.raises(SignedFor) as refusal:
             log.topic("orders").truncate(0, 9)
-        assert (refusal.value.signed_up_to, log.topic("orders").log_end_offset(0)) == (15, 15)
+        assert (refusal.value.signed_up_to, log.topic("orders").log_end_offset(0)) == (12, 12)
         log.topic("orders").truncate(0, 9, force=True)
-    verified(data, key, note)
-    append(data, 1)
-    said("checkpoint", "create", "--data", data)
-    lines = verified(data, key, note).splitlines()
-    assert lines[1] == "leaf 15: truncated: offsets 9 up to 15, epoch 1"
+    append(data, 5)
+    sentence = refuted(data, key, note)
+    assert sentence.startswith(
+        f"partition 0 of topic orders does not hold: {data}/topics/orders/0/chain/statements at byte 0: "
+        f"truncation on purpose: expected the log up to offset 12, which {note} signs for, "
+        "found truncated at offset 9 on 20"
+    )
+    held = run("verify", "--data", data, "--checkpoint", note, "--key", key, "--json")
+    assert held.exit_code == 4
+    (finding,) = json.loads(held.stdout)["findings"]
+    assert (finding["severity"], finding["what"]) == ("corruption", "truncation on purpose")
+    # The checkpoint in the directory gives a note only: its owner may truncate, and the chain states it.
+    report = json.loads(said("verify", "--data", data, "--json"))
+    assert [each["severity"] for each in report["findings"]] == ["note"]
+    # A checkpoint that was signed afterwards holds, and the statement is printed.
+    key, later = signed(data, tmp_path / "later.note")
+    lines = verified(data, key, later).splitlines()
+    assert lines[1] == "leaf 12: truncated: offsets 9 up to 12, epoch 1"
 
 
 # --- where it goes ------------------------------------------------------------------------------------

@@ -190,6 +190,21 @@ def test_a_checkpoint_holds_while_the_log_grows_and_no_longer_once_it_was_change
         cordwood.verify_checkpoint(data, note, key)
 
 
+def test_a_checkpoint_does_not_hold_for_a_log_that_was_truncated_below_it(data: Path) -> None:
+    """Even if as many other records were appended since, and the tree still begins with what was signed."""
+    note, key = signed(data).note, key_of(data)
+    with cordwood.open(data) as log:
+        log.topic("orders").truncate(0, 9, force=True)
+    append(data, 3)
+    with pytest.raises(EvidenceRefused, match="found truncated at offset 9 on "):
+        cordwood.verify_checkpoint(data, note, key)
+    later = signed(data).note
+    assert cordwood.verify_checkpoint(data, later, key).checkpoint.next_offset == 12
+    # The tree only grew all the same: the truncation is a leaf of it.
+    proof = cordwood.prove_consistency(data, note, later)
+    assert cordwood.verify_consistency(proof, note, later, key).newer.size == 16
+
+
 # --- consistency --------------------------------------------------------------------------------------
 
 
