@@ -164,6 +164,114 @@ def test_verify_ends_with_status_4_and_names_file_position_and_offset_of_the_fir
     assert finding["what"] == "frame at offset 1, its leaf (the first of 2 frames)"
 
 
+# --- two checkpoints ------------------------------------------------------------------------------------
+
+
+def resigned(data: Path, note: Path, to: Path, **changes: object) -> Path:
+    """Write the checkpoint in *note* with *changes*, signed with the key of the directory."""
+    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
+    wrong = replace(unverified(note.read_text()), **changes)  # type: ignore[arg-type]
+    to.write_text(wrong.signed(secret))
+    return to
+
+
+def grown(data: Path, tmp_path: Path) -> tuple[str, Path, Path]:
+    """Return the key, and a checkpoint of 12 and one of 17 leaves of a log that has 20."""
+    key, old = signed(data, tmp_path / "old.note")
+    append(data, 5)
+    _, new = signed(data, tmp_path / "new.note")
+    append(data, 3)
+    return key, old, new
+
+
+def test_of_two_checkpoints_the_larger_is_shown_to_continue_the_smaller_in_either_order(
+    data: Path, tmp_path: Path
+) -> None:
+    """Also if the log has grown since the larger one, and for any number of them."""
+    key, old, new = grown(data, tmp_path)
+    for given in ((old, new), (new, old)):
+        lines = said("checkpoint", "verify", "--key", key, *given, "--data", data).splitlines()
+        sizes = [line.partition(": ")[2].split(" leaves")[0] for line in lines[:2]]
+        assert sizes == [f"holds: {17 if each == new else 12} of 20" for each in given]
+        assert lines[2].endswith(
+            f"/orders/0: consistent: the 17 leaves of {new} begin with the 12 leaves of {old}"
+        )
+        assert len(lines) == 3
+    _, newest = signed(data, tmp_path / "newest.note")
+    lines = said("checkpoint", "verify", "--key", key, newest, old, new, "--data", data).splitlines()
+    assert [line.partition(": consistent: ")[2] for line in lines[3:]] == [
+        f"the 17 leaves of {new} begin with the 12 leaves of {old}",
+        f"the 20 leaves of {newest} begin with the 17 leaves of {new}",
+    ]
+    lines = said("checkpoint", "verify", "--key", key, old, old, "--data", data).splitlines()
+    assert lines[2].endswith(f"the 12 leaves of {old} begin with the 12 leaves of {old}")
+
+
+def test_two_checkpoints_that_contradict_each_other_are_one_error_that_names_both(
+    data: Path, tmp_path: Path
+) -> None:
+    key, old, new = grown(data, tmp_path)
+    forged = resigned(data, old, tmp_path / "forged.note", root=bytes(32))
+    for given in ((old, forged), (new, old, forged)):
+        sentence = refused("checkpoint", "verify", "--key", key, *given, "--data", data, code=4)
+        assert sentence.startswith(f"{old} and {forged} contradict each other: both sign for 12 leaves of ")
+    sentence = refused("checkpoint", "verify", "--key", key, forged, new, "--data", data, code=4)
+    assert f"root of the first 12 leaves: expected {bytes(32).hex()}, which {forged} signs for" in sentence
+
+
+def test_checkpoints_of_two_logs_are_checked_each_on_its_own(data: Path, tmp_path: Path) -> None:
+    with cordwood.open(data) as log:
+        log.topic("payments", config=SETTINGS).append(b"value")
+    key, orders = signed(data, tmp_path / "orders.note")
+    payments = tmp_path / "payments.note"
+    said("checkpoint", "create", "-t", "payments", "--to", payments, "--data", data)
+    lines = said("checkpoint", "verify", "--key", key, payments, orders, "--data", data).splitlines()
+    assert [line.split(" leaves")[0].partition("/")[2] for line in lines] == [
+        "payments/0: holds: 1 of 1",
+        "orders/0: holds: 12 of 12",
+    ]
+    forged = resigned(data, payments, tmp_path / "forged.note", root=bytes(32))
+    assert "partition 0 of topic payments does not hold" in refused(
+        "checkpoint", "verify", "--key", key, orders, forged, "--data", data, code=4
+    )
+
+
+def test_that_a_log_only_grew_is_proven_to_somebody_without_the_log(data: Path, tmp_path: Path) -> None:
+    key, old, new = grown(data, tmp_path)
+    proof = tmp_path / "grown.json"
+    line = said("checkpoint", "prove", new, old, "--to", proof, "--data", data)
+    assert line.startswith(
+        f"{proof}: proves that the 17 leaves of {new} begin with the 12 leaves of {old} in "
+    )
+    assert stat.S_IMODE(proof.stat().st_mode) == 0o600
+    assert said("checkpoint", "prove", old, new, "--data", data).encode() == proof.read_bytes()
+    shutil.rmtree(data)
+    for given in ((old, new), (new, old)):
+        line = said("checkpoint", "verify", "--key", key, "--proof", proof, *given)
+        assert line.endswith(
+            f"/orders/0: consistent: the 17 leaves of {new} begin with the 12 leaves of {old}\n"
+        )
+    sentence = refused("verify-proof", proof, "--key", key, code=2)
+    assert f"cordwood checkpoint verify --proof {proof} OLD NEW" in sentence
+    for wrong in ((old,), (old, new, new), (old, new, "--data", data)):
+        refused("checkpoint", "verify", "--key", key, "--proof", proof, *wrong, code=2)
+    refused("checkpoint", "verify", "--key", key, code=2)
+
+
+def test_a_proof_that_does_not_show_that_the_log_grew_is_refuted(data: Path, tmp_path: Path) -> None:
+    key, old, new = grown(data, tmp_path)
+    proof = tmp_path / "grown.json"
+    said("checkpoint", "prove", old, new, "--to", proof, "--data", data)
+    forged = resigned(data, new, tmp_path / "forged.note", root=bytes(32))
+    offline = ("checkpoint", "verify", "--key", key, "--proof", proof)
+    assert "do not begin with the 12 leaves" in refused(*offline, old, forged, code=4)
+    assert "contradict each other" in refused(*offline, new, forged, code=4)
+    assert "is about 12 and 17 leaves" in refused(*offline, old, old, code=4)
+    assert "does not have both trees" in refused("checkpoint", "prove", old, forged, "--data", data, code=4)
+    proof.write_bytes(b"\xff")
+    assert "not a consistency proof" in refused(*offline, old, new, code=4)
+
+
 # --- what an attacker may do --------------------------------------------------------------------------
 
 
@@ -239,10 +347,7 @@ def test_each_thing_that_a_checkpoint_says_is_compared(
 ) -> None:
     """Even what the right key has signed holds only if it is so."""
     key, note = signed(data, tmp_path / "orders.note")
-    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
-    wrong = replace(unverified(note.read_text()), **{field: value})  # type: ignore[arg-type]
-    note.write_text(wrong.signed(secret))
-    assert what in refuted(data, key, note)
+    assert what in refuted(data, key, resigned(data, note, note, **{field: value}))
 
 
 def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) -> None:

@@ -271,3 +271,20 @@ def test_the_document_has_sizes_and_hashes_alone(data: Path) -> None:
         12,
         17,
     )
+
+
+def test_several_checkpoints_are_held_against_the_log_and_each_other_at_once(data: Path) -> None:
+    notes, key = three_notes(data), key_of(data)
+    found = cordwood.verify_checkpoints(data, [notes[2], notes[0]], key)
+    assert [each.checkpoint.size for each in found] == [18, 12]
+    assert {each.report.leaves for each in found} == {18}
+    assert cordwood.verify_checkpoints(data, [], key) == []
+    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
+    forged = replace(unverified(notes[1]), chain_head=bytes(32)).signed(secret)
+    with pytest.raises(EvidenceRefused, match="checkpoint 2 and checkpoint 3 contradict each other"):
+        cordwood.verify_checkpoints(data, [notes[0], notes[1], forged], key)
+    with pytest.raises(EvidenceRefused, match="contradict each other"):
+        cordwood.prove_consistency(data, notes[1], forged)
+    changed = notes[1].replace("\n17\n", "\n16\n")
+    with pytest.raises(EvidenceRefused, match=r"^changed\.note: .* is not one of this text"):
+        cordwood.verify_checkpoints(data, [notes[0], changed], key, names=["first.note", "changed.note"])

@@ -13,6 +13,7 @@ from cordwood.evidence.checkpoints import (
     list_checkpoints,
     sign_checkpoints,
     verify_checkpoint,
+    verify_checkpoints,
 )
 from cordwood.evidence.consistency import (
     ConsistencyProof,
@@ -38,6 +39,7 @@ __all__ = [
     "prove_consistency",
     "sign_checkpoints",
     "verify_checkpoint",
+    "verify_checkpoints",
     "verify_consistency",
     "verify_proof",
 ]

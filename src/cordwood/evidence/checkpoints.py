@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from cordwood.disk import Files
 from cordwood.errors import EvidenceMissing, EvidenceRefused, UnknownTopic
+from cordwood.evidence.consistency import check_order, prove_consistency, verify_consistency
 from cordwood.evidence.places import OpenedDirectory, Path, opened, parsed_key
 from cordwood.host import process
 from cordwood.integrity import Checkpoint, SigningKey, VerifierKey, open_checkpoint, unverified
@@ -166,15 +168,64 @@ def verify_checkpoint(
             what it says; says what differs.
         SigningUnavailable: If the package that verifies is not installed.
     """
+    (found,) = verify_checkpoints(path, [note], key, names=[name], files=files)
+    return found
+
+
+def verify_checkpoints(
+    path: Path,
+    notes: Sequence[str],
+    key: VerifierKey | str,
+    *,
+    names: Sequence[str] | None = None,
+    files: Files | None = None,
+) -> list[CheckpointReport]:
+    """Check several checkpoints against the log as `verify_checkpoint` does, and against each other.
+
+    Of each log, the tree of every checkpoint must begin with that of the next smaller one, whatever the order
+    of *notes*; `prove_consistency` shows the same to somebody who does not have the log. Each partition is
+    read once. The reports are in the order of *notes*, which *names* are for findings.
+
+    Raises:
+        EvidenceRefused: As `verify_checkpoint`, or if two checkpoints contradict each other; names both.
+        SigningUnavailable: If the package that verifies is not installed.
+    """
     key = parsed_key(key)
-    said = open_checkpoint(note, key)
+    names = [f"checkpoint {number}" for number in range(1, len(notes) + 1)] if names is None else names
+    given = [GivenCheckpoint(name, note, key) for name, note in zip(names, notes, strict=True)]
+    said = [_opened(each) for each in given]
+    by_origin: dict[str, list[int]] = {}
+    for number in sorted(range(len(said)), key=lambda number: said[number].size):
+        by_origin.setdefault(said[number].origin, []).append(number)
+    for numbers in by_origin.values():
+        for older, newer in pairwise(numbers):
+            check_order(said[older], said[newer], (names[older], names[newer]))
+    found: dict[int, CheckpointReport] = {}
     with opened(path, files) as place:
-        topic, partition = place.place_of(said)
-        given = [GivenCheckpoint(name, note, key)]
-        report = verify_directory(
-            place.files, place.directory.path, topic, checkpoints=given, partition=partition
-        )
-        statements = statements_of(place.files, place.partition_path(topic, partition))
+        for numbers in by_origin.values():
+            held = _held(place, said[numbers[0]], [given[number] for number in numbers])
+            for number in numbers:
+                found[number] = replace(held, checkpoint=said[number])
+            for older, newer in pairwise(numbers):
+                proof = prove_consistency(path, notes[older], notes[newer], files=place.files)
+                verify_consistency(proof, notes[older], notes[newer], key)
+    return [found[number] for number in range(len(notes))]
+
+
+def _opened(given: GivenCheckpoint) -> Checkpoint:
+    try:
+        return open_checkpoint(given.note, given.key)
+    except EvidenceRefused as error:
+        raise EvidenceRefused(f"{given.name}: {error}") from error
+
+
+def _held(place: OpenedDirectory, said: Checkpoint, given: Sequence[GivenCheckpoint]) -> CheckpointReport:
+    """Check the partition that *said* is about against every checkpoint of it in *given*."""
+    topic, partition = place.place_of(said)
+    report = verify_directory(
+        place.files, place.directory.path, topic, checkpoints=given, partition=partition
+    )
+    statements = statements_of(place.files, place.partition_path(topic, partition))
     for finding in report.findings:
         if finding.severity == "corruption":
             what = str(finding).removeprefix("corruption: ")
