@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from support.commands import refused, run, said
 from support.data_directory import with_crc
 from support.logs import frames_of
 from support.pages import check_page
+from support.patience import SECONDS_MAX
 from support.serving import serving
 
 import cordwood
@@ -367,11 +369,39 @@ def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) 
     assert "removed, requested: offsets 0 up to 29" in verified(data, key, note)
 
 
-def test_beside_a_server_a_checkpoint_is_signed_for_what_it_has_followed(data: Path, tmp_path: Path) -> None:
+def test_beside_a_server_a_checkpoint_covers_every_record_that_was_acknowledged_before_it(
+    data: Path, tmp_path: Path
+) -> None:
+    """The server writes the leaves of new records after some seconds, for which the command waits."""
+    with serving(data) as server:
+        said("produce", "-t", "orders", "--data", data, stdin="one\ntwo\n")
+        # Stopped, it writes no leaves, and the command fails instead of leaving two records out.
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            sentence = refused("checkpoint", "create", "-t", "orders", "--wait", "0", "--data", data)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert sentence == (
+            "nothing was signed: 2 offsets of partition 0 of topic orders have no leaves on disk yet, "
+            "after 0 seconds"
+        )
+        assert not (data / "meta/checkpoints").exists()
+        said("topic", "create", "payments", "--data", data)
+        said("produce", "-t", "payments", "--data", data, stdin="three\n")
+        said("checkpoint", "create", "--wait", str(SECONDS_MAX), "--to", tmp_path, "--data", data)
+        shown = json.loads(said("checkpoint", "show", "--data", data, "--json"))
+        ends = {each["topic"]: each["next_offset"] for each in shown["checkpoints"]}
+        assert ends == {"orders": 14, "payments": 1}
+        note = next(tmp_path.glob("orders-*.note"))
+        assert ", up to offset 14; " in verified(data, shown["key"], note)
+    assert ", up to offset 14; " in verified(data, shown["key"], note)
+
+
+def test_beside_a_server_an_empty_topic_needs_no_waiting(tmp_path: Path) -> None:
+    data = tmp_path / "data"
     with serving(data):
-        key, note = signed(data, tmp_path / "orders.note")
-        assert "holds: 12 of 12 leaves" in verified(data, key, note)
-    assert "holds: 12 of 12 leaves" in verified(data, key, note)
+        said("topic", "create", "orders", "--data", data)
+        assert "nothing to sign for" in said("checkpoint", "create", "--wait", "0", "--data", data)
 
 
 def test_the_offset_that_was_signed_for_can_be_asked_before_anything_is_cut(

@@ -22,6 +22,7 @@ from cordwood.evidence.consistency import (
     verify_consistency,
 )
 from cordwood.evidence.proving import prove
+from cordwood.evidence.waiting import wait_for_leaves
 from cordwood.integrity import Proof
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "verify_checkpoints",
     "verify_consistency",
     "verify_proof",
+    "wait_for_leaves",
 ]

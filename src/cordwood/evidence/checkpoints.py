@@ -71,9 +71,10 @@ def sign_checkpoints(
 ) -> list[SignedCheckpoint]:
     """Sign a checkpoint of each partition that has records, of *topic* or of every topic with a chain.
 
-    It signs for the leaves that are on disk; `Log.checkpoint` writes those that are missing first. The notes
-    are kept in the data directory, durable on return; the key that signs is created on first use. For a topic
-    in the shared log the shared log is signed for, which has one chain for all its topics.
+    It signs for the leaves that are on disk; `Log.checkpoint` writes those that are missing first, and
+    `wait_for_leaves` waits for those that another process is about to write. The notes are kept in the data
+    directory, durable on return; the key that signs is created on first use. For a topic in the shared log
+    the shared log is signed for, which has one chain for all its topics.
 
     Raises:
         EvidenceMissing: If *topic* keeps no chain, or no topic does.
@@ -88,7 +89,7 @@ def sign_checkpoints(
 def _signed(place: OpenedDirectory, topic: str | None) -> Iterator[SignedCheckpoint]:
     directory, files = place
     broker, key = directory.identity.uuid, None
-    for name in _chained_topics(directory, topic):
+    for name in chained_topics(directory, topic):
         for partition in range(directory.topics[name].partitions):
             with kept_chain(files, place.partition_path(name, partition)) as chain:
                 if chain is None or not chain.head.size:
@@ -105,7 +106,13 @@ def _signing_key(place: OpenedDirectory) -> SigningKey:
     return signing_key(place.files, directory.path, directory.identity.uuid, process.new_seed)
 
 
-def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
+def chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
+    """Return the topics whose chains a checkpoint of *topic*, or of every topic, is about.
+
+    Raises:
+        EvidenceMissing: If *topic* keeps no chain, or no topic does.
+        UnknownTopic: If there is no such topic.
+    """
     chained = [
         name
         for name, entry in sorted(directory.topics.items())

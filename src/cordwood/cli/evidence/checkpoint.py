@@ -42,12 +42,21 @@ def checkpoint() -> None:
 @click.option("-t", "--topic", metavar="TOPIC", help="This topic only [every one with cordwood.chain=true].")
 @click.option("--to", metavar="FILE", help="Write the note there; of several, into this directory.")
 @click.option("--post", metavar="URL", help="Send each note there with an HTTP POST.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=15,
+    show_default=True,
+    help="How long to wait for a server's leaves, of the records that are synced when the command begins.",
+)
 @data_option
-def create(topic: str | None, to: str | None, post: str | None, data: str | None) -> None:
+def create(topic: str | None, to: str | None, post: str | None, wait: float, data: str | None) -> None:
     """Sign a checkpoint of each partition, keep it, and print it, or take it elsewhere.
 
-    Beside a server it signs for what that has followed, all but the last seconds. The key that signs is made
-    on first use. For a topic in the shared log it signs for the shared log, which has one chain.
+    Beside a server, which writes the leaves of new records every few seconds, it waits for those of all
+    records that are synced, and signs nothing if they do not come. The key that signs is made on first use.
+    For a topic in the shared log it signs for the shared log, which has one chain.
 
     Example: cordwood checkpoint create -t orders --to orders.note
     """
@@ -56,7 +65,7 @@ def create(topic: str | None, to: str | None, post: str | None, data: str | None
     if post is not None and not post.startswith(("http://", "https://")):
         raise click.UsageError("--post takes a URL that begins with http:// or https://.")
     with checked_directory(data) as path, _opened(path) as log, refuting():
-        signed = log.checkpoint(topic)
+        signed = log.checkpoint(topic, wait_seconds=wait)
     notes = [(f"{each.topic}-{each.partition}-{each.size}.note", each.note) for each in signed]
     if not notes:
         click.echo("nothing to sign for: no partition has a record yet")
