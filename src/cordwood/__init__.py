@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         prove,
         prove_consistency,
         verify_checkpoint,
+        verify_checkpoints,
         verify_consistency,
         verify_proof,
     )
@@ -83,6 +84,7 @@ __all__ = [
     "restore",
     "spark",
     "verify_checkpoint",
+    "verify_checkpoints",
     "verify_consistency",
     "verify_proof",
 ]
@@ -121,6 +123,7 @@ _WHERE = {
     "replay": "cordwood.embedded",
     "restore": "cordwood.storage.backup",
     "verify_checkpoint": "cordwood.evidence",
+    "verify_checkpoints": "cordwood.evidence",
     "verify_consistency": "cordwood.evidence",
     "verify_proof": "cordwood.evidence",
 }

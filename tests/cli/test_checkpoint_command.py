@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from support.commands import refused, run, said
 from support.data_directory import with_crc
 from support.logs import frames_of
 from support.pages import check_page
+from support.patience import SECONDS_MAX
 from support.serving import serving
 
 import cordwood
@@ -164,6 +166,114 @@ def test_verify_ends_with_status_4_and_names_file_position_and_offset_of_the_fir
     assert finding["what"] == "frame at offset 1, its leaf (the first of 2 frames)"
 
 
+# --- two checkpoints ------------------------------------------------------------------------------------
+
+
+def resigned(data: Path, note: Path, to: Path, **changes: object) -> Path:
+    """Write the checkpoint in *note* with *changes*, signed with the key of the directory."""
+    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
+    wrong = replace(unverified(note.read_text()), **changes)  # type: ignore[arg-type]
+    to.write_text(wrong.signed(secret))
+    return to
+
+
+def grown(data: Path, tmp_path: Path) -> tuple[str, Path, Path]:
+    """Return the key, and a checkpoint of 12 and one of 17 leaves of a log that has 20."""
+    key, old = signed(data, tmp_path / "old.note")
+    append(data, 5)
+    _, new = signed(data, tmp_path / "new.note")
+    append(data, 3)
+    return key, old, new
+
+
+def test_of_two_checkpoints_the_larger_is_shown_to_continue_the_smaller_in_either_order(
+    data: Path, tmp_path: Path
+) -> None:
+    """Also if the log has grown since the larger one, and for any number of them."""
+    key, old, new = grown(data, tmp_path)
+    for given in ((old, new), (new, old)):
+        lines = said("checkpoint", "verify", "--key", key, *given, "--data", data).splitlines()
+        sizes = [line.partition(": ")[2].split(" leaves")[0] for line in lines[:2]]
+        assert sizes == [f"holds: {17 if each == new else 12} of 20" for each in given]
+        assert lines[2].endswith(
+            f"/orders/0: consistent: the 17 leaves of {new} begin with the 12 leaves of {old}"
+        )
+        assert len(lines) == 3
+    _, newest = signed(data, tmp_path / "newest.note")
+    lines = said("checkpoint", "verify", "--key", key, newest, old, new, "--data", data).splitlines()
+    assert [line.partition(": consistent: ")[2] for line in lines[3:]] == [
+        f"the 17 leaves of {new} begin with the 12 leaves of {old}",
+        f"the 20 leaves of {newest} begin with the 17 leaves of {new}",
+    ]
+    lines = said("checkpoint", "verify", "--key", key, old, old, "--data", data).splitlines()
+    assert lines[2].endswith(f"the 12 leaves of {old} begin with the 12 leaves of {old}")
+
+
+def test_two_checkpoints_that_contradict_each_other_are_one_error_that_names_both(
+    data: Path, tmp_path: Path
+) -> None:
+    key, old, new = grown(data, tmp_path)
+    forged = resigned(data, old, tmp_path / "forged.note", root=bytes(32))
+    for given in ((old, forged), (new, old, forged)):
+        sentence = refused("checkpoint", "verify", "--key", key, *given, "--data", data, code=4)
+        assert sentence.startswith(f"{old} and {forged} contradict each other: both sign for 12 leaves of ")
+    sentence = refused("checkpoint", "verify", "--key", key, forged, new, "--data", data, code=4)
+    assert f"root of the first 12 leaves: expected {bytes(32).hex()}, which {forged} signs for" in sentence
+
+
+def test_checkpoints_of_two_logs_are_checked_each_on_its_own(data: Path, tmp_path: Path) -> None:
+    with cordwood.open(data) as log:
+        log.topic("payments", config=SETTINGS).append(b"value")
+    key, orders = signed(data, tmp_path / "orders.note")
+    payments = tmp_path / "payments.note"
+    said("checkpoint", "create", "-t", "payments", "--to", payments, "--data", data)
+    lines = said("checkpoint", "verify", "--key", key, payments, orders, "--data", data).splitlines()
+    assert [line.split(" leaves")[0].partition("/")[2] for line in lines] == [
+        "payments/0: holds: 1 of 1",
+        "orders/0: holds: 12 of 12",
+    ]
+    forged = resigned(data, payments, tmp_path / "forged.note", root=bytes(32))
+    assert "partition 0 of topic payments does not hold" in refused(
+        "checkpoint", "verify", "--key", key, orders, forged, "--data", data, code=4
+    )
+
+
+def test_that_a_log_only_grew_is_proven_to_somebody_without_the_log(data: Path, tmp_path: Path) -> None:
+    key, old, new = grown(data, tmp_path)
+    proof = tmp_path / "grown.json"
+    line = said("checkpoint", "prove", new, old, "--to", proof, "--data", data)
+    assert line.startswith(
+        f"{proof}: proves that the 17 leaves of {new} begin with the 12 leaves of {old} in "
+    )
+    assert stat.S_IMODE(proof.stat().st_mode) == 0o600
+    assert said("checkpoint", "prove", old, new, "--data", data).encode() == proof.read_bytes()
+    shutil.rmtree(data)
+    for given in ((old, new), (new, old)):
+        line = said("checkpoint", "verify", "--key", key, "--proof", proof, *given)
+        assert line.endswith(
+            f"/orders/0: consistent: the 17 leaves of {new} begin with the 12 leaves of {old}\n"
+        )
+    sentence = refused("verify-proof", proof, "--key", key, code=2)
+    assert f"cordwood checkpoint verify --proof {proof} OLD NEW" in sentence
+    for wrong in ((old,), (old, new, new), (old, new, "--data", data)):
+        refused("checkpoint", "verify", "--key", key, "--proof", proof, *wrong, code=2)
+    refused("checkpoint", "verify", "--key", key, code=2)
+
+
+def test_a_proof_that_does_not_show_that_the_log_grew_is_refuted(data: Path, tmp_path: Path) -> None:
+    key, old, new = grown(data, tmp_path)
+    proof = tmp_path / "grown.json"
+    said("checkpoint", "prove", old, new, "--to", proof, "--data", data)
+    forged = resigned(data, new, tmp_path / "forged.note", root=bytes(32))
+    offline = ("checkpoint", "verify", "--key", key, "--proof", proof)
+    assert "do not begin with the 12 leaves" in refused(*offline, old, forged, code=4)
+    assert "contradict each other" in refused(*offline, new, forged, code=4)
+    assert "is about 12 and 17 leaves" in refused(*offline, old, old, code=4)
+    assert "does not have both trees" in refused("checkpoint", "prove", old, forged, "--data", data, code=4)
+    proof.write_bytes(b"\xff")
+    assert "not a consistency proof" in refused(*offline, old, new, code=4)
+
+
 # --- what an attacker may do --------------------------------------------------------------------------
 
 
@@ -239,10 +349,7 @@ def test_each_thing_that_a_checkpoint_says_is_compared(
 ) -> None:
     """Even what the right key has signed holds only if it is so."""
     key, note = signed(data, tmp_path / "orders.note")
-    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
-    wrong = replace(unverified(note.read_text()), **{field: value})  # type: ignore[arg-type]
-    note.write_text(wrong.signed(secret))
-    assert what in refuted(data, key, note)
+    assert what in refuted(data, key, resigned(data, note, note, **{field: value}))
 
 
 def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) -> None:
@@ -262,11 +369,39 @@ def test_retention_and_compaction_leave_a_checkpoint_that_holds(tmp_path: Path) 
     assert "removed, requested: offsets 0 up to 29" in verified(data, key, note)
 
 
-def test_beside_a_server_a_checkpoint_is_signed_for_what_it_has_followed(data: Path, tmp_path: Path) -> None:
+def test_beside_a_server_a_checkpoint_covers_every_record_that_was_acknowledged_before_it(
+    data: Path, tmp_path: Path
+) -> None:
+    """The server writes the leaves of new records after some seconds, for which the command waits."""
+    with serving(data) as server:
+        said("produce", "-t", "orders", "--data", data, stdin="one\ntwo\n")
+        # Stopped, it writes no leaves, and the command fails instead of leaving two records out.
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            sentence = refused("checkpoint", "create", "-t", "orders", "--wait", "0", "--data", data)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        assert sentence == (
+            "nothing was signed: 2 offsets of partition 0 of topic orders have no leaves on disk yet, "
+            "after 0 seconds"
+        )
+        assert not (data / "meta/checkpoints").exists()
+        said("topic", "create", "payments", "--data", data)
+        said("produce", "-t", "payments", "--data", data, stdin="three\n")
+        said("checkpoint", "create", "--wait", str(SECONDS_MAX), "--to", tmp_path, "--data", data)
+        shown = json.loads(said("checkpoint", "show", "--data", data, "--json"))
+        ends = {each["topic"]: each["next_offset"] for each in shown["checkpoints"]}
+        assert ends == {"orders": 14, "payments": 1}
+        note = next(tmp_path.glob("orders-*.note"))
+        assert ", up to offset 14; " in verified(data, shown["key"], note)
+    assert ", up to offset 14; " in verified(data, shown["key"], note)
+
+
+def test_beside_a_server_an_empty_topic_needs_no_waiting(tmp_path: Path) -> None:
+    data = tmp_path / "data"
     with serving(data):
-        key, note = signed(data, tmp_path / "orders.note")
-        assert "holds: 12 of 12 leaves" in verified(data, key, note)
-    assert "holds: 12 of 12 leaves" in verified(data, key, note)
+        said("topic", "create", "orders", "--data", data)
+        assert "nothing to sign for" in said("checkpoint", "create", "--wait", "0", "--data", data)
 
 
 def test_the_offset_that_was_signed_for_can_be_asked_before_anything_is_cut(
@@ -294,7 +429,7 @@ def test_an_older_copy_of_the_whole_directory_is_noticed(data: Path, tmp_path: P
     assert sentence.endswith("later.note signs for, found 12")
 
 
-def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Path, tmp_path: Path) -> None:
+def test_a_log_that_lost_its_end_is_noticed(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data / "topics/orders/0", tmp_path / "shorter")
     append(data, 3)
     key, note = signed(data, tmp_path / "orders.note")
@@ -306,18 +441,35 @@ def test_a_log_that_lost_its_end_is_noticed_and_a_truncated_one_says_so(data: Pa
     sentence = refuted(data, key, note)
     assert "leaves go on: expected frames up to offset 15" in sentence
     assert sentence.endswith("found the end of the log at 12")
-    shutil.rmtree(data / "topics/orders/0")
-    (tmp_path / "whole").rename(data / "topics/orders/0")
+
+
+def test_a_forced_truncation_below_a_checkpoint_held_elsewhere_is_refuted_and_other_records_do_not_hide_it(
+    data: Path, tmp_path: Path
+) -> None:
+    key, note = signed(data, tmp_path / "orders.note")
     with cordwood.open(data) as log:
         with pytest.raises(SignedFor) as refusal:
             log.topic("orders").truncate(0, 9)
-        assert (refusal.value.signed_up_to, log.topic("orders").log_end_offset(0)) == (15, 15)
+        assert (refusal.value.signed_up_to, log.topic("orders").log_end_offset(0)) == (12, 12)
         log.topic("orders").truncate(0, 9, force=True)
-    verified(data, key, note)
-    append(data, 1)
-    said("checkpoint", "create", "--data", data)
-    lines = verified(data, key, note).splitlines()
-    assert lines[1] == "leaf 15: truncated: offsets 9 up to 15, epoch 1"
+    append(data, 5)
+    sentence = refuted(data, key, note)
+    assert sentence.startswith(
+        f"partition 0 of topic orders does not hold: {data}/topics/orders/0/chain/statements at byte 0: "
+        f"truncation on purpose: expected the log up to offset 12, which {note} signs for, "
+        "found truncated at offset 9 on 20"
+    )
+    held = run("verify", "--data", data, "--checkpoint", note, "--key", key, "--json")
+    assert held.exit_code == 4
+    (finding,) = json.loads(held.stdout)["findings"]
+    assert (finding["severity"], finding["what"]) == ("corruption", "truncation on purpose")
+    # The checkpoint in the directory gives a note only: its owner may truncate, and the chain states it.
+    report = json.loads(said("verify", "--data", data, "--json"))
+    assert [each["severity"] for each in report["findings"]] == ["note"]
+    # A checkpoint that was signed afterwards holds, and the statement is printed.
+    key, later = signed(data, tmp_path / "later.note")
+    lines = verified(data, key, later).splitlines()
+    assert lines[1] == "leaf 12: truncated: offsets 9 up to 12, epoch 1"
 
 
 # --- where it goes ------------------------------------------------------------------------------------

@@ -190,6 +190,21 @@ def test_a_checkpoint_holds_while_the_log_grows_and_no_longer_once_it_was_change
         cordwood.verify_checkpoint(data, note, key)
 
 
+def test_a_checkpoint_does_not_hold_for_a_log_that_was_truncated_below_it(data: Path) -> None:
+    """Even if as many other records were appended since, and the tree still begins with what was signed."""
+    note, key = signed(data).note, key_of(data)
+    with cordwood.open(data) as log:
+        log.topic("orders").truncate(0, 9, force=True)
+    append(data, 3)
+    with pytest.raises(EvidenceRefused, match="found truncated at offset 9 on "):
+        cordwood.verify_checkpoint(data, note, key)
+    later = signed(data).note
+    assert cordwood.verify_checkpoint(data, later, key).checkpoint.next_offset == 12
+    # The tree only grew all the same: the truncation is a leaf of it.
+    proof = cordwood.prove_consistency(data, note, later)
+    assert cordwood.verify_consistency(proof, note, later, key).newer.size == 16
+
+
 # --- consistency --------------------------------------------------------------------------------------
 
 
@@ -256,3 +271,20 @@ def test_the_document_has_sizes_and_hashes_alone(data: Path) -> None:
         12,
         17,
     )
+
+
+def test_several_checkpoints_are_held_against_the_log_and_each_other_at_once(data: Path) -> None:
+    notes, key = three_notes(data), key_of(data)
+    found = cordwood.verify_checkpoints(data, [notes[2], notes[0]], key)
+    assert [each.checkpoint.size for each in found] == [18, 12]
+    assert {each.report.leaves for each in found} == {18}
+    assert cordwood.verify_checkpoints(data, [], key) == []
+    secret = SigningKey.parse((data / "meta/keys/checkpoint.key").read_text().strip())
+    forged = replace(unverified(notes[1]), chain_head=bytes(32)).signed(secret)
+    with pytest.raises(EvidenceRefused, match="checkpoint 2 and checkpoint 3 contradict each other"):
+        cordwood.verify_checkpoints(data, [notes[0], notes[1], forged], key)
+    with pytest.raises(EvidenceRefused, match="contradict each other"):
+        cordwood.prove_consistency(data, notes[1], forged)
+    changed = notes[1].replace("\n17\n", "\n16\n")
+    with pytest.raises(EvidenceRefused, match=r"^changed\.note: .* is not one of this text"):
+        cordwood.verify_checkpoints(data, [notes[0], changed], key, names=["first.note", "changed.note"])

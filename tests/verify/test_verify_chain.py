@@ -663,19 +663,24 @@ def test_a_chain_that_is_gone_is_missed_by_what_was_signed() -> None:
     assert corruption(verify_directory(files, ROOT, checkpoints=[given(note)])).found == "12"
 
 
-def test_a_truncation_below_what_was_signed_is_noted_with_when_and_where() -> None:
-    partition = plain_partition()
-    files, (note,) = signed(partition, [18])
-    chain = HandChain().follow(frames_of(partition))
+def cut_below(partition: Partition, files: MemoryFiles) -> None:
+    """Truncate the log at offset 32, forced; its chain does not state it yet."""
     partition.active, partition.marked = partition.active[:1], 1
     end = len(partition.active[0].data)
     partition.epochs = [(0, 0), (1, 32)]
     partition.epoch_start = {"base": 30, "position": end, "next_offset": 32}
     partition.write(files, ROOT)
+
+
+def test_a_truncation_below_a_stored_checkpoint_is_noted_with_when_and_where() -> None:
+    partition = plain_partition()
+    files, _ = signed(partition, [18])
+    chain = HandChain().follow(frames_of(partition))
+    cut_below(partition, files)
     (told,) = notes(verify(files))
     assert told.found == "truncated at offset 32, which its chain does not tell of yet"
     chain.cut(32).write(files, partition.directory(ROOT))
-    report = verify_directory(files, ROOT, checkpoints=[given(note)])
+    report = verify(files)
     assert report.sound
     (told,) = notes(report)
     assert told.found == "truncated at offset 32 on 2026-01-02 03:04:05 UTC"
@@ -688,6 +693,45 @@ def test_a_truncation_below_what_was_signed_is_noted_with_when_and_where() -> No
     chain.follow([later]).write(files, partition.directory(ROOT))
     keep_note(files, ROOT, "id-orders", 0, chain.size, chain.note(KEY))
     assert verify(files).findings == ()
+    assert verify_directory(files, ROOT, checkpoints=[given(chain.note(KEY))]).findings == ()
+
+
+def test_a_truncation_below_a_given_checkpoint_is_corruption_whatever_was_appended_since() -> None:
+    """The holder of a note asks whether the log still has what was signed: a statement is no replacement."""
+    partition = plain_partition()
+    files, (note,) = signed(partition, [18])
+    chain = HandChain().follow(frames_of(partition))
+    cut_below(partition, files)
+    (found,) = verify_directory(files, ROOT, checkpoints=[given(note)]).findings
+    assert (found.severity, found.what) == ("corruption", "truncation on purpose")
+    assert found.found == "truncated at offset 32, which its chain does not tell of yet"
+    later = [frame(32, [b"other", b"records"], epoch=1), frame(34, [b"and", b"more"], epoch=1)]
+    partition.active, partition.marked = [*partition.active, *later], 3
+    partition.write(files, ROOT)
+    chain.cut(32).follow(later).write(files, partition.directory(ROOT))
+    keep_note(files, ROOT, "id-orders", 0, chain.size, chain.note(KEY))
+    report = verify_directory(files, ROOT, checkpoints=[given(note), given(chain.note(KEY))])
+    (found,) = report.findings
+    assert (found.severity, found.path, found.position) == ("corruption", f"{CHAIN}/statements", 0)
+    assert found.expected == "the log up to offset 36, which monday.note signs for"
+    assert found.found == "truncated at offset 32 on 2026-01-02 03:04:05 UTC"
+
+
+def test_a_truncation_counts_only_against_checkpoints_whose_records_it_removed() -> None:
+    """The second truncation removes only records that came after the first: no note signs for those."""
+    partition = plain_partition()
+    _, (before, reaching) = signed(partition, [16, 18])
+    chain = HandChain().follow(frames_of(partition))
+    partition.epochs = [(0, 0), (1, 32), (2, 34)]
+    later = [frame(32, [b"other", b"records"], epoch=1), frame(34, [b"and", b"more"], epoch=2)]
+    chain.cut(32).follow([later[0], frame(34, [b"soon", b"gone"], epoch=1)]).cut(34).follow(later[1:])
+    partition.active, partition.marked = [partition.active[0], *later], 3
+    end = len(log_of(partition.active[:2]))
+    partition.epoch_start = {"base": 30, "position": end, "next_offset": 34}
+    files = with_chain(partition, chain)
+    assert verify_directory(files, ROOT, checkpoints=[given(before)]).findings == ()
+    (found,) = verify_directory(files, ROOT, checkpoints=[given(reaching)]).findings
+    assert found.found.startswith("truncated at offset 32 on ")
 
 
 def test_without_what_verifies_signatures_the_rest_is_checked_and_that_is_said(

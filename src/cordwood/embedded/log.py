@@ -185,27 +185,33 @@ class Log:
         numbers = tuple(range(entry.partitions)) if partition is None else (partition,)
         return Scan(topic, numbers, self._readable, start, stop, check_columns(columns), since, until)
 
-    def checkpoint(self, topic: str | None = None) -> list[SignedCheckpoint]:
+    def checkpoint(
+        self, topic: str | None = None, *, wait_seconds: float | None = None
+    ) -> list[SignedCheckpoint]:
         """Sign a checkpoint of each partition that has records, of *topic* or of every topic with a chain.
 
         Every record gets its leaf first. A log that is open to read only signs for the leaves that its writer
-        has written, all but those of the last seconds. The notes are kept in the data directory, durable on
+        has written, all but those of the last seconds; with *wait_seconds* it waits up to that long until
+        every record that is synced now has its leaf. The notes are kept in the data directory, durable on
         return; keep a copy elsewhere. The key that signs is created on first use.
 
         Raises:
-            EvidenceMissing: If *topic* keeps no chain, or no topic does.
+            EvidenceMissing: If *topic* keeps no chain, or no topic does; or if leaves are still missing after
+                *wait_seconds*. Nothing is signed then.
             EvidenceRefused: If a partition contradicts an earlier checkpoint. Nothing is signed for it.
             SigningUnavailable: If the package that signs is not installed.
             UnknownTopic: If there is no such topic.
         """
         # Loaded here, because most programs that open a log never sign.
-        from cordwood.evidence import sign_checkpoints
+        from cordwood.evidence import sign_checkpoints, wait_for_leaves
 
         directory = self._directory
         if isinstance(directory, DataDirectory):
             for log in directory.partitions.open_all():
                 if log.config.chain:
                     directory.chains.commit(log)
+        elif wait_seconds is not None:
+            wait_for_leaves(directory.path, topic, seconds=wait_seconds, files=directory.files)
         return sign_checkpoints(directory.path, topic, files=directory.files)
 
     def maintain(self, *, force: bool = False, evidence: bool = True) -> MaintenanceReport:

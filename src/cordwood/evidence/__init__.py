@@ -13,6 +13,7 @@ from cordwood.evidence.checkpoints import (
     list_checkpoints,
     sign_checkpoints,
     verify_checkpoint,
+    verify_checkpoints,
 )
 from cordwood.evidence.consistency import (
     ConsistencyProof,
@@ -21,6 +22,7 @@ from cordwood.evidence.consistency import (
     verify_consistency,
 )
 from cordwood.evidence.proving import prove
+from cordwood.evidence.waiting import wait_for_leaves
 from cordwood.integrity import Proof
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "prove_consistency",
     "sign_checkpoints",
     "verify_checkpoint",
+    "verify_checkpoints",
     "verify_consistency",
     "verify_proof",
+    "wait_for_leaves",
 ]

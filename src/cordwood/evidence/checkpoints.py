@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from cordwood.disk import Files
 from cordwood.errors import EvidenceMissing, EvidenceRefused, UnknownTopic
+from cordwood.evidence.consistency import check_order, prove_consistency, verify_consistency
 from cordwood.evidence.places import OpenedDirectory, Path, opened, parsed_key
 from cordwood.host import process
 from cordwood.integrity import Checkpoint, SigningKey, VerifierKey, open_checkpoint, unverified
@@ -69,9 +71,10 @@ def sign_checkpoints(
 ) -> list[SignedCheckpoint]:
     """Sign a checkpoint of each partition that has records, of *topic* or of every topic with a chain.
 
-    It signs for the leaves that are on disk; `Log.checkpoint` writes those that are missing first. The notes
-    are kept in the data directory, durable on return; the key that signs is created on first use. For a topic
-    in the shared log the shared log is signed for, which has one chain for all its topics.
+    It signs for the leaves that are on disk; `Log.checkpoint` writes those that are missing first, and
+    `wait_for_leaves` waits for those that another process is about to write. The notes are kept in the data
+    directory, durable on return; the key that signs is created on first use. For a topic in the shared log
+    the shared log is signed for, which has one chain for all its topics.
 
     Raises:
         EvidenceMissing: If *topic* keeps no chain, or no topic does.
@@ -86,7 +89,7 @@ def sign_checkpoints(
 def _signed(place: OpenedDirectory, topic: str | None) -> Iterator[SignedCheckpoint]:
     directory, files = place
     broker, key = directory.identity.uuid, None
-    for name in _chained_topics(directory, topic):
+    for name in chained_topics(directory, topic):
         for partition in range(directory.topics[name].partitions):
             with kept_chain(files, place.partition_path(name, partition)) as chain:
                 if chain is None or not chain.head.size:
@@ -103,7 +106,13 @@ def _signing_key(place: OpenedDirectory) -> SigningKey:
     return signing_key(place.files, directory.path, directory.identity.uuid, process.new_seed)
 
 
-def _chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
+def chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]:
+    """Return the topics whose chains a checkpoint of *topic*, or of every topic, is about.
+
+    Raises:
+        EvidenceMissing: If *topic* keeps no chain, or no topic does.
+        UnknownTopic: If there is no such topic.
+    """
     chained = [
         name
         for name, entry in sorted(directory.topics.items())
@@ -166,15 +175,64 @@ def verify_checkpoint(
             what it says; says what differs.
         SigningUnavailable: If the package that verifies is not installed.
     """
+    (found,) = verify_checkpoints(path, [note], key, names=[name], files=files)
+    return found
+
+
+def verify_checkpoints(
+    path: Path,
+    notes: Sequence[str],
+    key: VerifierKey | str,
+    *,
+    names: Sequence[str] | None = None,
+    files: Files | None = None,
+) -> list[CheckpointReport]:
+    """Check several checkpoints against the log as `verify_checkpoint` does, and against each other.
+
+    Of each log, the tree of every checkpoint must begin with that of the next smaller one, whatever the order
+    of *notes*; `prove_consistency` shows the same to somebody who does not have the log. Each partition is
+    read once. The reports are in the order of *notes*, which *names* are for findings.
+
+    Raises:
+        EvidenceRefused: As `verify_checkpoint`, or if two checkpoints contradict each other; names both.
+        SigningUnavailable: If the package that verifies is not installed.
+    """
     key = parsed_key(key)
-    said = open_checkpoint(note, key)
+    names = [f"checkpoint {number}" for number in range(1, len(notes) + 1)] if names is None else names
+    given = [GivenCheckpoint(name, note, key) for name, note in zip(names, notes, strict=True)]
+    said = [_opened(each) for each in given]
+    by_origin: dict[str, list[int]] = {}
+    for number in sorted(range(len(said)), key=lambda number: said[number].size):
+        by_origin.setdefault(said[number].origin, []).append(number)
+    for numbers in by_origin.values():
+        for older, newer in pairwise(numbers):
+            check_order(said[older], said[newer], (names[older], names[newer]))
+    found: dict[int, CheckpointReport] = {}
     with opened(path, files) as place:
-        topic, partition = place.place_of(said)
-        given = [GivenCheckpoint(name, note, key)]
-        report = verify_directory(
-            place.files, place.directory.path, topic, checkpoints=given, partition=partition
-        )
-        statements = statements_of(place.files, place.partition_path(topic, partition))
+        for numbers in by_origin.values():
+            held = _held(place, said[numbers[0]], [given[number] for number in numbers])
+            for number in numbers:
+                found[number] = replace(held, checkpoint=said[number])
+            for older, newer in pairwise(numbers):
+                proof = prove_consistency(path, notes[older], notes[newer], files=place.files)
+                verify_consistency(proof, notes[older], notes[newer], key)
+    return [found[number] for number in range(len(notes))]
+
+
+def _opened(given: GivenCheckpoint) -> Checkpoint:
+    try:
+        return open_checkpoint(given.note, given.key)
+    except EvidenceRefused as error:
+        raise EvidenceRefused(f"{given.name}: {error}") from error
+
+
+def _held(place: OpenedDirectory, said: Checkpoint, given: Sequence[GivenCheckpoint]) -> CheckpointReport:
+    """Check the partition that *said* is about against every checkpoint of it in *given*."""
+    topic, partition = place.place_of(said)
+    report = verify_directory(
+        place.files, place.directory.path, topic, checkpoints=given, partition=partition
+    )
+    statements = statements_of(place.files, place.partition_path(topic, partition))
     for finding in report.findings:
         if finding.severity == "corruption":
             what = str(finding).removeprefix("corruption: ")

@@ -52,7 +52,7 @@ def prove_consistency(path: Path, older: str, newer: str, *, files: Files | None
             have what one of them says.
     """
     before, after = unverified(older), unverified(newer)
-    _check_order(before, after)
+    check_order(before, after)
     with opened(path, files) as place:
         topic, partition = place.place_of(after)
         with kept_chain(place.files, place.partition_path(topic, partition)) as chain:
@@ -80,7 +80,7 @@ def verify_consistency(
     """
     key = parsed_key(key)
     before, after = open_checkpoint(older, key), open_checkpoint(newer, key)
-    _check_order(before, after)
+    check_order(before, after)
     proof = _decoded(document) if isinstance(document, bytes) else document
     if (proof.older_size, proof.newer_size) != (before.size, after.size):
         raise EvidenceRefused(
@@ -105,10 +105,27 @@ def _decoded(document: bytes) -> ConsistencyProof:
     return proof
 
 
-def _check_order(older: Checkpoint, newer: Checkpoint) -> None:
+def check_order(
+    older: Checkpoint, newer: Checkpoint, names: tuple[str, str] = ("the older checkpoint", "the newer one")
+) -> None:
+    """Refuse two checkpoints of which the newer cannot continue the older, whatever the log has.
+
+    Raises:
+        EvidenceRefused: If they are of two logs, or in the wrong order, or if both sign for the same number
+            of leaves and not for the same leaves.
+    """
     if older.origin != newer.origin:
         raise EvidenceRefused(f"the checkpoints are of two logs, {older.origin} and {newer.origin}")
     if older.size > newer.size:
-        raise EvidenceRefused(
-            f"the older checkpoint has {older.size} leaves, the newer one only {newer.size}"
-        )
+        raise EvidenceRefused(f"{names[0]} has {older.size} leaves, {names[1]} only {newer.size}")
+    if older.size != newer.size:
+        return
+    for what in ("root", "chain_head", "next_offset"):
+        before, after = getattr(older, what), getattr(newer, what)
+        if before != after:
+            found = (each.hex() if isinstance(each, bytes) else str(each) for each in (before, after))
+            raise EvidenceRefused(
+                f"{names[0]} and {names[1]} contradict each other: both sign for {older.size} leaves of "
+                f"{older.origin}, and for two different histories: {what.replace('_', ' ')} "
+                f"{' and '.join(found)}"
+            )

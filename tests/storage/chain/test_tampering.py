@@ -26,7 +26,7 @@ from support.data_directory import (
 from support.disks import image
 from support.logs import DATA, disk_of, open_log
 from support.sweeps import bits_of
-from support.verifying import ROOT, notes, one_partition, verify
+from support.verifying import ROOT, one_partition, verify
 
 from cordwood.disk.files import join
 from cordwood.disk.memory import MemoryFiles
@@ -218,8 +218,8 @@ def test_an_edit_with_leaves_tree_head_and_kept_checkpoints_made_anew_is_found_b
     check_counts(tried)
 
 
-def test_a_truncation_that_somebody_only_claims_is_told_with_when_and_where() -> None:
-    """The tree goes on from what was signed for, so nothing is corrupt: what was cut off is named."""
+def test_a_truncation_that_somebody_only_claims_is_found_by_a_note_held_elsewhere() -> None:
+    """The tree goes on from what was signed for and is sound. The records that were signed for are gone."""
     tried = 0
     frames = frames_of(before())
     for at in range(1, len(frames)):
@@ -233,12 +233,12 @@ def test_a_truncation_that_somebody_only_claims_is_told_with_when_and_where() ->
         partition.epoch_start = {"base": inside[0].base_offset, "position": position, "next_offset": start}
         files = one_partition(partition)
         HandChain().follow(frames).cut(start).follow(later).write(files, partition.directory(ROOT))
-        report = held_against(files)
-        assert report.sound, (at, report.findings)
-        (told,) = notes(report)
-        assert told.found == f"truncated at offset {start} on 2026-01-02 03:04:05 UTC"
+        assert verify(files).findings == (), at
+        (found,) = held_against(files).findings
+        assert (found.severity, found.what) == ("corruption", "truncation on purpose")
+        assert found.found == f"truncated at offset {start} on 2026-01-02 03:04:05 UTC"
         tried += 1
-    print(f"{tried} claimed truncations, each told")
+    print(f"{tried} claimed truncations, each found")
     assert tried == 9
 
 

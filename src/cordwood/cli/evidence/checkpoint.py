@@ -7,17 +7,25 @@ import os
 import urllib.error
 import urllib.request
 from dataclasses import asdict, astuple
+from itertools import pairwise
 
 import click
 
 import cordwood
 from cordwood.cli.backends import LOCKED_SECONDS, data_option, json_option
-from cordwood.cli.evidence.evidence import checked_directory, key_option, read_text, refuting, write_text
+from cordwood.cli.evidence.evidence import (
+    checked_directory,
+    key_option,
+    read_text,
+    refuting,
+    write_private,
+    write_text,
+)
 from cordwood.cli.output import print_json, print_table
 from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked
-from cordwood.integrity import VerifierKey
-from cordwood.wording import counted
+from cordwood.integrity import Checkpoint, VerifierKey, unverified
+from cordwood.wording import bytes_text, counted
 
 _POST_SECONDS = 10
 
@@ -34,12 +42,21 @@ def checkpoint() -> None:
 @click.option("-t", "--topic", metavar="TOPIC", help="This topic only [every one with cordwood.chain=true].")
 @click.option("--to", metavar="FILE", help="Write the note there; of several, into this directory.")
 @click.option("--post", metavar="URL", help="Send each note there with an HTTP POST.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    default=15,
+    show_default=True,
+    help="How long to wait for a server's leaves, of the records that are synced when the command begins.",
+)
 @data_option
-def create(topic: str | None, to: str | None, post: str | None, data: str | None) -> None:
+def create(topic: str | None, to: str | None, post: str | None, wait: float, data: str | None) -> None:
     """Sign a checkpoint of each partition, keep it, and print it, or take it elsewhere.
 
-    Beside a server it signs for what that has followed, all but the last seconds. The key that signs is made
-    on first use. For a topic in the shared log it signs for the shared log, which has one chain.
+    Beside a server, which writes the leaves of new records every few seconds, it waits for those of all
+    records that are synced, and signs nothing if they do not come. The key that signs is made on first use.
+    For a topic in the shared log it signs for the shared log, which has one chain.
 
     Example: cordwood checkpoint create -t orders --to orders.note
     """
@@ -48,7 +65,7 @@ def create(topic: str | None, to: str | None, post: str | None, data: str | None
     if post is not None and not post.startswith(("http://", "https://")):
         raise click.UsageError("--post takes a URL that begins with http:// or https://.")
     with checked_directory(data) as path, _opened(path) as log, refuting():
-        signed = log.checkpoint(topic)
+        signed = log.checkpoint(topic, wait_seconds=wait)
     notes = [(f"{each.topic}-{each.partition}-{each.size}.note", each.note) for each in signed]
     if not notes:
         click.echo("nothing to sign for: no partition has a record yet")
@@ -127,11 +144,15 @@ def show(topic: str | None, data: str | None, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("file", metavar="FILE")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @key_option
+@click.option("--proof", metavar="FILE", help="Compare OLD and NEW with this proof instead of the log.")
 @data_option
-def verify(file: str, key: VerifierKey, data: str | None) -> None:
-    """Check a checkpoint that was kept elsewhere against the log: signature, tree, and every frame.
+def verify(files: tuple[str, ...], key: VerifierKey, proof: str | None, data: str | None) -> None:
+    """Check checkpoints that were kept elsewhere against the log: signature, tree, and every frame.
+
+    Of several checkpoints of one log, OLD and NEW in any order, each must continue the next smaller one. With
+    --proof, which cordwood checkpoint prove makes, that is checked without the log, and nothing else is.
 
     Changes nothing, takes no lock, and may run beside the writer.
 
@@ -139,17 +160,78 @@ def verify(file: str, key: VerifierKey, data: str | None) -> None:
 
     Example: cordwood checkpoint verify --key orders.pub orders.note
     """
+    if proof is not None:
+        if len(files) != 2 or data is not None:
+            raise click.UsageError("--proof takes two checkpoints, OLD and NEW, and no --data.")
+        _verify_proof(proof, files, key)
+        return
     with checked_directory(data) as path, refuting():
-        note = read_text(file)
-        found = cordwood.verify_checkpoint(path, note, key, name=file)
-    said, report = found.checkpoint, found.report
-    as_said = "as first appended, or as compaction left them" if report.compacted else "as first appended"
-    click.echo(
-        f"{said.origin}: holds: {said.size:,} of {report.leaves:,} leaves, up to offset {said.next_offset}; "
-        f"{counted(report.frames_compared, 'frame')} {as_said}"
-    )
-    for each in found.statements:
+        notes = [read_text(file) for file in files]
+        found = cordwood.verify_checkpoints(path, notes, key, names=files)
+    by_origin: dict[str, list[tuple[str, cordwood.CheckpointReport]]] = {}
+    for file, report in zip(files, found, strict=True):
+        by_origin.setdefault(report.checkpoint.origin, []).append((file, report))
+    for held in by_origin.values():
+        _print_held(held)
+
+
+def _print_held(held: list[tuple[str, cordwood.CheckpointReport]]) -> None:
+    """Print what was found about the checkpoints of one partition, which all hold."""
+    for _, found in held:
+        said, report = found.checkpoint, found.report
+        as_said = "as first appended, or as compaction left them" if report.compacted else "as first appended"
+        click.echo(
+            f"{said.origin}: holds: {said.size:,} of {report.leaves:,} leaves, "
+            f"up to offset {said.next_offset}; {counted(report.frames_compared, 'frame')} {as_said}"
+        )
+    for older, newer in pairwise(sorted(held, key=lambda each: each[1].checkpoint.size)):
+        said = newer[1].checkpoint
+        click.echo(f"{said.origin}: consistent: {_grown(older[0], older[1].checkpoint, newer[0], said)}")
+    for each in held[0][1].statements:
         what = f"{each.kind}, {each.reason}" if each.reason else each.kind
         click.echo(
             f"leaf {each.leaf}: {what}: offsets {each.start} up to {each.end}, epoch {each.leader_epoch}"
         )
+
+
+def _grown(older: str, before: Checkpoint, newer: str, after: Checkpoint) -> str:
+    return f"the {after.size:,} leaves of {newer} begin with the {before.size:,} leaves of {older}"
+
+
+def _in_order(files: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the name and the text of each note, the smaller checkpoint first. Raises as `read_text`."""
+    notes = [(file, read_text(file)) for file in files]
+    return sorted(notes, key=lambda each: unverified(each[1]).size)
+
+
+def _verify_proof(path: str, files: tuple[str, ...], key: VerifierKey) -> None:
+    with open(path, "rb") as opened:
+        document = opened.read()
+    with refuting():
+        (older, before), (newer, after) = _in_order(files)
+        found = cordwood.verify_consistency(document, before, after, key)
+    click.echo(f"{found.newer.origin}: consistent: {_grown(older, found.older, newer, found.newer)}")
+
+
+@checkpoint.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("--to", metavar="FILE", help="Write the proof there instead of printing it.")
+@data_option
+def prove(old: str, new: str, to: str | None, data: str | None) -> None:
+    """Prove that the log between two checkpoints, the files OLD and NEW, only grew.
+
+    The proof is one JSON document with the hashes between the two roots. Anyone with both checkpoints and the
+    verifier key checks it with cordwood checkpoint verify --proof, without the log.
+
+    Example: cordwood checkpoint prove monday.note tuesday.note --to grown.json
+    """
+    with checked_directory(data) as path, refuting():
+        (older, before), (newer, after) = _in_order((old, new))
+        document = cordwood.prove_consistency(path, before, after).document()
+    if to is None:
+        click.echo(document, nl=False)
+        return
+    write_private(to, document)
+    grown = _grown(older, unverified(before), newer, unverified(after))
+    click.echo(f"{to}: proves that {grown} in {bytes_text(len(document))}")

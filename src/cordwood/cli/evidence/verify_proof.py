@@ -28,6 +28,11 @@ def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) 
     """
     with open(file, "rb") as opened:
         document = opened.read()
+    if document.startswith(b'{"format":"cordwood-consistency/'):
+        raise click.UsageError(
+            f"{file} proves that a log grew between two checkpoints, which are needed to check it: "
+            f"cordwood checkpoint verify --proof {file} OLD NEW"
+        )
     try:
         with refuting():
             proven = cordwood.verify_proof(document, key, topic=topic)

@@ -145,7 +145,11 @@ class PartitionLog(AppendingLog):
             self.check()
             if config.sync != self.config.sync:
                 self.sync_now()
+            begins_chain = config.chain and not self.config.chain
             self._use_config(config)
+            if begins_chain:
+                # The records that are there get leaves now, and not only with the next append.
+                self.note_for_chain()
             with self.view_lock:
                 self.view = self.view._replace(frame_size_max=config.stored_bytes_max)
             self.check_invariants()

@@ -307,6 +307,7 @@ def _load(windows: FileWindows, start: int, end: int, width: int) -> bytes:
 def _check_statements(chain: Chain, state: PartitionBody, claims: Sequence[Claim], tally: Tally) -> None:
     """Count removals and compactions, and report signed records that were truncated or lost."""
     path, position = join(chain.path, "statements"), 0
+    cuts = _Cuts(path, claims, tally)
     for said, line in zip(chain.statements or (), chain.lines, strict=False):
         tally.removed += said.kind == "removed"
         tally.compacted += said.kind == "compacted"
@@ -315,13 +316,12 @@ def _check_statements(chain: Chain, state: PartitionBody, claims: Sequence[Claim
             found, what = f"its end at {said.start} on {_when(said.noted_ms)}", "records lost"
             tally.add("corruption", path, position, expected=expected, found=found, what=what)
         elif said.kind == "truncated":
-            signed = [claim for claim in claims if claim.said.size <= said.leaf]
-            _note_cut(tally, path, position, said.start, f" on {_when(said.noted_ms)}", signed)
+            cuts.report(said.leaf, position, said.start, f" on {_when(said.noted_ms)}")
         position += len(line) + 1
     _note_removal(chain, state, tally)
     cut = pending_cut(chain.head, state)
     if cut is not None:
-        _note_cut(tally, path, None, cut, ", which its chain does not tell of yet", claims)
+        cuts.report(chain.head.size, None, cut, ", which its chain does not tell of yet")
 
 
 def _note_removal(chain: Chain, state: PartitionBody, tally: Tally) -> None:
@@ -335,16 +335,39 @@ def _note_removal(chain: Chain, state: PartitionBody, tally: Tally) -> None:
         tally.add("note", path, None, expected=expected, found="none", what=what)
 
 
-def _note_cut(
-    tally: Tally, path: str, position: int | None, start: int, when: str, signed: Sequence[Claim]
-) -> None:
-    """Add a note about a truncation that removed signed records."""
-    below = [claim for claim in signed if claim.said.next_offset > start]
-    if below:
-        furthest = max(below, key=lambda claim: claim.said.next_offset)
-        expected = f"the log up to offset {furthest.said.next_offset}, which {furthest.path} signs for"
-        found = f"truncated at offset {start}{when}"
-        tally.add("note", path, position, expected=expected, found=found, what="truncation on purpose")
+class _Cuts:
+    """Reports the truncations that removed signed records, oldest first.
+
+    The owner of a directory may truncate below the checkpoints stored in it, and the chain states that: a
+    note. A checkpoint given by the caller is there to show that its records are still in the log, so a
+    truncation below it is corruption, whoever did it.
+    """
+
+    def __init__(self, path: str, claims: Sequence[Claim], tally: Tally) -> None:
+        """Take the checkpoints of the partition, smallest first; *path* is the file of its statements."""
+        self._path = path
+        self._claims = claims
+        self._tally = tally
+        # The offset up to which the records of each checkpoint are still in the log.
+        self._kept_to = [claim.said.next_offset for claim in claims]
+
+    def report(self, leaf: int, position: int | None, start: int, when: str) -> None:
+        """Report a truncation at offset *start*, after the first *leaf* leaves, if signed records went."""
+        below = []
+        for number, claim in enumerate(self._claims):
+            if claim.said.size <= leaf and self._kept_to[number] > start:
+                self._kept_to[number] = start
+                below.append(claim)
+        given = [claim for claim in below if claim.given]
+        for claim in given or sorted(below, key=lambda each: each.said.next_offset)[-1:]:
+            self._tally.add(
+                "corruption" if claim.given else "note",
+                self._path,
+                position,
+                expected=f"the log up to offset {claim.said.next_offset}, which {claim.path} signs for",
+                found=f"truncated at offset {start}{when}",
+                what="truncation on purpose",
+            )
 
 
 def _when(noted_ms: int) -> str:

@@ -27,10 +27,11 @@ class GivenCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A checkpoint to compare with a chain, read from *path*."""
+    """A checkpoint to compare with a chain, read from *path*: *given* by the caller, or stored beside it."""
 
     path: str
     said: Checkpoint
+    given: bool = False
 
     @property
     def place(self) -> str:
@@ -61,7 +62,7 @@ class Claims:
         self._unsigned = 0
         for each in given:
             try:
-                self._given.append(Claim(each.name, self._opened(each.note, each.key)))
+                self._given.append(Claim(each.name, self._opened(each.note, each.key), given=True))
             except EvidenceRefused as refusal:
                 self._refuse(each.name, refusal)
         with self._tally.reading(self._directory):
