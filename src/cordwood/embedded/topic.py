@@ -222,7 +222,7 @@ class Topic:
         if not force:
             directory.signer.check_not_signed_for(log, end_offset)
         own = directory.partitions.opened_own(self.name, partition)
-        if own is None or own.state.log_start_offset > end_offset or not directory.chains.exists(own):
+        if own is None:
             return log.truncate(end_offset)
         with own.maintaining:
             directory.chains.keep_lists_from(own, end_offset)

@@ -187,9 +187,10 @@ def test_frames_that_compaction_was_faster_with_are_a_gap_and_those_with_leaves_
         assert compacted_unsaid(log)
         topic.append(b"last", key=b"same")
         added = follow(log)
-    assert leaves_of(files)[:10] == before
+    assert leaves_of(files)[:11] == before
     with chain_of(files) as chain:
-        gaps = chain.statements()
+        policy, *gaps = chain.statements()
+        assert (policy.kind, policy.leaf, policy.reason) == ("policy", 0, "compact")
         assert {gap.reason for gap in gaps} == {"compacted"}
         # One for each segment that was written anew, one after the other.
         assert [gap.start for gap in gaps] == [10, *(gap.end for gap in gaps[:-1])]
@@ -562,7 +563,8 @@ def test_a_compaction_in_the_middle_of_a_read_gives_no_leaf_to_what_it_wrote() -
         follow(log)
         assert compacted
     with chain_of(inner) as chain:
-        assert {each.reason for each in chain.statements()} == {"compacted"}
+        assert [each.kind for each in chain.statements()[:1]] == ["policy"]
+        assert {each.reason for each in chain.statements()[1:]} == {"compacted"}
         assert chain.head.size == len(chain.statements())
 
 
@@ -604,7 +606,7 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
     with chain_of(files) as chain:
         said = [each for each in chain.statements() if each.kind == "compacted"]
         newest = {(each.start, each.end, each.generation): each for each in said}
-        checked = 0
+        checked = moved = 0
         for info in state.sealed:
             data = read_file(files, segment_file("orders", 0, info.base))
             frames = [data[start:end] for start, end in frames_of(data)]
@@ -613,13 +615,17 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
                 first = int.from_bytes(frame[:8], "big")
                 found = chain.find(first, info.generation)
                 assert found is not None
-                assert chain.hash_at(0, found) == leaf
+                if not chain.commits_to_records(found):
+                    assert chain.hash_at(0, found) == leaf
+                    moved += 1
             if info.generation:
                 statement = newest[info.base, info.next_offset, info.generation]
                 assert (statement.frames, statement.root) == (len(frames), by_hand(leaves)[0].hex())
                 checked += 1
         assert checked
+        assert moved
         assert sum(each.moved for each in said)
+        assert sum(each.lists for each in said)
     check_sound(files)
 
 
@@ -637,7 +643,7 @@ def test_what_a_compaction_says_is_signed_for_before_it_happens() -> None:
     kept = kept_checkpoints(recording, data, state.topic_id, 0)
     with chain_of(recording) as chain:
         said = [each.leaf for each in chain.statements() if each.kind == "compacted"]
-    assert [each.size for each in kept] == [1, *(leaf + 1 for leaf in said)]
+    assert [each.size for each in kept] == [2, *(leaf + 1 for leaf in said)]
 
 
 def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
@@ -654,8 +660,8 @@ def test_a_compaction_that_never_happened_counts_for_nothing() -> None:
             log.maintain(force=True)
         assert partition.state.sealed[0].generation == 0
         with chain_of(files) as chain:
-            assert [each.kind for each in chain.statements()] == ["compacted"]
-            assert (chain.find(0, 0), chain.find(0, 1)) == (0, 2)
+            assert [each.kind for each in chain.statements()] == ["policy", "compacted"]
+            assert (chain.find(0, 0), chain.find(0, 1)) == (1, 3)
         assert log.maintain(force=True).compacted
         assert partition.state.sealed[0].generation == 1
     check_sound(files)

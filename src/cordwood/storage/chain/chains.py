@@ -192,7 +192,14 @@ class Chains:
             return follower.rewritable()
 
     def keep_lists_from(self, log: PartitionLog, start: int) -> None:
-        """Keep the evidence that a truncation at *start* is about to remove. Durable on return."""
+        """Keep the evidence that a truncation at *start* is about to remove. Durable on return.
+
+        Compaction may have dropped records because one from *start* on has their key. Does nothing for a log
+        that was never compacted, or has no chain.
+        """
+        generations = [info.generation for info in log.state.sealed]
+        if not max([*generations, log.state.active_generation]) or not self.exists(log):
+            return
         with self._followed(log) as follower:
             follower.run(no_pace)
             follower.add_lists_from(start)

@@ -25,7 +25,7 @@ from cordwood.disk import File, Files, join, read_file, read_metadata
 from cordwood.errors import DirectoryRefused, MetadataDamaged
 from cordwood.integrity import EMPTY_HEAD, chained, merkle
 from cordwood.kernels import SALT_SIZE
-from cordwood.storage.chain.lists import RecordList, find_list, list_path
+from cordwood.storage.chain.lists import RecordList, find_kept_list
 from cordwood.storage.chain.statements import LeafKinds, LeafRange, Lineage, Statement
 from cordwood.storage.meta import check_stored_id
 
@@ -226,14 +226,7 @@ class KeptChain:
 
     def record_list(self, leaf: int) -> RecordList | None:
         """Return the list of the records of *leaf*, None if its frame was not rewritten. Raises as `find`."""
-        entry = self.entry(leaf)
-        numbers = [
-            each.first_leaf
-            for each in self.statements()
-            if each.lists and each.kind != "expired" and each.start <= entry.first_offset < each.end
-        ]
-        kept = [number for number in numbers if self._files.exists(list_path(self.directory, number))]
-        return find_list(self._files, self.directory, kept, leaf)
+        return find_kept_list(self._files, self.directory, self.statements(), self.entry(leaf), leaf)
 
     def root(self, size: int) -> bytes:
         """Return the root over the first *size* leaves."""

@@ -202,7 +202,28 @@ class Follower:
 
     def rewritable(self) -> list[tuple[int, int]]:
         """Return the offsets [start, end) of frames that compaction may rewrite."""
-        return self._chain.rewritable()
+        ranges = self._chain.rewritable()
+        for offset in self._chain.shortened():
+            frame = self._unlistable_frame(offset)
+            if frame is not None:
+                halves = [((start, min(end, frame[0])), (max(start, frame[1]), end)) for start, end in ranges]
+                ranges = [(start, end) for pair in halves for start, end in pair if start < end]
+        return ranges
+
+    def _unlistable_frame(self, offset: int) -> tuple[int, int] | None:
+        """Return the offsets of the frame at *offset* if its records have gaps and are not listed."""
+        try:
+            runs = self._log.read(offset, 1, self._log.high_watermark).runs
+        except (CorruptRange, OffsetOutOfRange):
+            return None
+        if not runs:
+            return None
+        table, number = runs[0].table, runs[0].first
+        first, end = table.base_offset(number), table.next_offset(number)
+        leaf = self._chain.find(offset)
+        if table.record_count(number) == end - first or (leaf is not None and self._chain.has_list(leaf)):
+            return None
+        return first, end
 
     # --- statements --------------------------------------------------------------------------------
 
@@ -267,8 +288,6 @@ class Follower:
 
         Compaction may have dropped records because one of these has their key.
         """
-        if not any(each.kind == "compacted" for each in self._chain.statements):
-            return
         with contextlib.closing(self._chain.new_lists()) as lists:
             for _, run in self._runs_in(self._log.view.segments):
                 if run.next_offset > start and self._chain.salt is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cordwood.disk import File, Files, ReadableFile, join, write_all
@@ -17,6 +17,7 @@ from cordwood.errors import MetadataDamaged
 from cordwood.integrity import record_leaf
 from cordwood.integrity.record_leaf import FACTS_SIZE, LeafFacts
 from cordwood.kernels import ITEM_SIZE, Buffer
+from cordwood.storage.chain.statements import LeafRange, Statement
 
 _LEAF = struct.Struct(">Q")
 _HEAD_SIZE = _LEAF.size + FACTS_SIZE
@@ -126,11 +127,17 @@ def read_lists(file: ReadableFile) -> Iterator[RecordList]:
         position += _HEAD_SIZE + items_size
 
 
-def find_list(files: Files, chain: str, numbers: list[int], leaf: int) -> RecordList | None:
-    """Return the list of *leaf* in the files of lists with these *numbers*, None without one."""
-    for number in numbers:
-        with contextlib.closing(files.open(list_path(chain, number), "read")) as file:
-            for found in read_lists(file):
-                if found.leaf == leaf:
-                    return found
+def find_kept_list(
+    files: Files, chain: str, statements: Sequence[Statement], entry: LeafRange, leaf: int
+) -> RecordList | None:
+    """Return the list of *leaf*, whose frame has the offsets in *entry*, None without one."""
+    for each in statements:
+        overlap = each.start < entry.next_offset and entry.first_offset < each.end
+        if each.lists and each.kind != "expired" and overlap:
+            path = list_path(chain, each.first_leaf)
+            if files.exists(path):
+                with contextlib.closing(files.open(path, "read")) as file:
+                    for found in read_lists(file):
+                        if found.leaf == leaf:
+                            return found
     return None

@@ -162,8 +162,7 @@ class LeafKinds:
 def rewritable_ranges(statements: Sequence[Statement], entry: EntryOf) -> list[tuple[int, int]]:
     """Return the offsets [start, end) whose frames have leaves that commit to their records, ascending.
 
-    Only those may be rewritten: the list of any other frame could not be tied to its leaf. A frame that a
-    truncation shortened is not among them, because it may have gaps between its records.
+    Only those may be rewritten: the list of any other frame could not be tied to its leaf.
     """
     ranges: list[tuple[int, int]] = []
     since: int | None = None
@@ -178,7 +177,7 @@ def rewritable_ranges(statements: Sequence[Statement], entry: EntryOf) -> list[t
             go_on = entry(each.leaf).first_offset
             if since is not None:
                 ranges.append((since, go_on))
-                since = each.start if go_on < min(each.start, each.end) else go_on
+                since = go_on
             ranges = [(start, min(end, go_on)) for start, end in ranges]
         elif each.kind == "gap" and since is not None:
             ranges.append((since, each.start))
@@ -186,3 +185,9 @@ def rewritable_ranges(statements: Sequence[Statement], entry: EntryOf) -> list[t
     if since is not None:
         ranges.append((since, _NO_CUT))
     return [(start, end) for start, end in ranges if start < end]
+
+
+def shortened_frames(statements: Sequence[Statement], entry: EntryOf) -> list[int]:
+    """Return the first offsets of frames that truncations shortened. Their records may have gaps."""
+    cuts = [(entry(each.leaf).first_offset, each) for each in statements if each.is_cut]
+    return [go_on for go_on, each in cuts if go_on < min(each.start, each.end)]

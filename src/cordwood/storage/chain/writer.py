@@ -22,8 +22,15 @@ from cordwood.storage.chain.files import (
     read_head,
     read_salt,
 )
-from cordwood.storage.chain.lists import ListWriter, list_numbers, list_path
-from cordwood.storage.chain.statements import LeafKinds, LeafRange, Lineage, Statement, rewritable_ranges
+from cordwood.storage.chain.lists import ListWriter, find_kept_list, list_numbers, list_path
+from cordwood.storage.chain.statements import (
+    LeafKinds,
+    LeafRange,
+    Lineage,
+    Statement,
+    rewritable_ranges,
+    shortened_frames,
+)
 
 _NAMES = ("leaves", "frames", "statements", "tree")
 
@@ -169,6 +176,16 @@ class ChainWriter:
     def rewritable(self) -> list[tuple[int, int]]:
         """Return the offsets [start, end) of frames that may be rewritten; see `rewritable_ranges`."""
         return rewritable_ranges(self._statements, self.entry)
+
+    def shortened(self) -> list[int]:
+        """Return the first offsets of frames that truncations shortened; see `shortened_frames`."""
+        return shortened_frames(self._statements, self.entry)
+
+    def has_list(self, leaf: int) -> bool:
+        """Return whether the records of *leaf* are listed."""
+        return (
+            find_kept_list(self._files, self._directory, self._statements, self.entry(leaf), leaf) is not None
+        )
 
     def entry(self, leaf: int) -> LeafRange:
         """Return the offsets of a leaf's frame."""
