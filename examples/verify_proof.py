@@ -13,11 +13,21 @@ import json
 import os
 import struct
 import sys
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-FIELDS = {"format", "offset", "first_offset", "next_offset", "leaf", "path", "checkpoint", "key", "frame"}
+FIELDS = {"format", "offset", "leaf", "path", "checkpoint", "key"}
+#: The other fields of a proof, by its form: of a whole frame, or of one record.
+MORE_FIELDS = {
+    "cordwood-proof/1": {"first_offset", "next_offset", "frame"},
+    "cordwood-proof/2": {
+        *("timestamp", "record_key", "value", "headers", "salt", "number", "list_path", "fields"),
+    },
+}
+#: The numbers that leaves give to the formats of records.
+FORMATS = {"batch": 0, "laminarmq": 3, "frame": 4}
 
 
 class Refused(Exception):
@@ -70,6 +80,37 @@ def root_of(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
     return over
 
 
+def decoded(text: str) -> bytes:
+    """Return the bytes of *text*, which must be base64."""
+    return base64.b64decode(text, validate=True)
+
+
+def sized(data: bytes | None) -> bytes:
+    """Return *data* after its length, -1 for none."""
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+def record_leaf(proof: dict[str, Any], form: str) -> bytes:
+    """Return the leaf that commits to the record in *proof*, one of the list of its frame."""
+    key, value = (None if proof[name] is None else decoded(proof[name]) for name in ("record_key", "value"))
+    headers = [(name.encode(), None if data is None else decoded(data)) for name, data in proof["headers"]]
+    rest = b"\2" + struct.pack(">q", proof["timestamp"]) + sized(value) + struct.pack(">i", len(headers))
+    rest += b"".join(sized(name) + sized(data) for name, data in headers)
+    salt, fields = decoded(proof["salt"]), decoded(proof["fields"])
+    require(len(salt) == 32 and len(fields) == 69, "the salt or the fields of the frame have a wrong size")
+    flags = (key is None) + 2 * (value is None)
+    hashes = (hashlib.sha256(data).digest() for data in (b"\1" + salt + (key or b""), rest))
+    item = bytes([flags]) + b"".join(hashes)
+    entry = hashlib.sha256(b"\0" + struct.pack(">q", proof["offset"]) + item).digest()
+    # The format, the first offset of the frame and what to add for the last; the number of its records.
+    number, first, delta = struct.unpack_from(">Bqi", fields)
+    (count,) = struct.unpack_from(">i", fields, 33)
+    require(number == FORMATS.get(form), "the frame is of another format")
+    require(first <= proof["offset"] <= first + delta, "the frame does not hold the offset")
+    root = root_of(entry, proof["number"], count, [decoded(each) for each in proof["list_path"]])
+    return hashlib.sha256(b"\0\xfeCWR1" + fields + root).digest()
+
+
 def opened(frame: bytes) -> tuple[str, bytes]:
     """Return whose a frame of the shared log is, and the record batch in its envelope of 80 bytes."""
     magic, size, version, kind = struct.unpack_from("<4sIBB", frame, 4)
@@ -87,16 +128,25 @@ def verify(document: bytes, key: str) -> str:
         Refused: If it proves nothing.
     """
     proof = json.loads(document)
-    require(isinstance(proof, dict) and set(proof) == FIELDS, "not a proof")
-    require(proof["format"] == "cordwood-proof/1", "a proof of another form")
+    require(isinstance(proof, dict), "not a proof")
+    require(proof.get("format") in MORE_FIELDS, "a proof of another form")
+    require(set(proof) == FIELDS | MORE_FIELDS[proof["format"]], "not a proof")
     require(proof["key"] == key, "the proof names another key")
     lines = signed_text(proof["checkpoint"], key).split("\n")
-    origin, size, root = lines[0], int(lines[1]), base64.b64decode(lines[2], validate=True)
-    frame = base64.b64decode(proof["frame"], validate=True)
-    path = [base64.b64decode(each, validate=True) for each in proof["path"]]
-    leaf = hashlib.sha256(b"\0" + frame).digest()
-    require(root_of(leaf, proof["leaf"], size, path) == root, "the path does not lead to the signed root")
+    origin, size, root = lines[0], int(lines[1]), decoded(lines[2])
     formats = [line.partition(" ")[2] for line in lines[6:] if line.startswith("record-format ")]
+    if "frame" not in proof:
+        leaf = record_leaf(proof, formats[0] if formats else "batch")
+    else:
+        leaf = hashlib.sha256(b"\0" + decoded(proof["frame"])).digest()
+    path = [decoded(each) for each in proof["path"]]
+    require(root_of(leaf, proof["leaf"], size, path) == root, "the path does not lead to the signed root")
+    if "frame" not in proof:
+        return (
+            f"{origin}: proven: offset {proof['offset']} is in leaf {proof['leaf']} of {size:,}: "
+            f"timestamp {proof['timestamp']}, key {proof['record_key']}, value {proof['value']} (in base64)"
+        )
+    frame = decoded(proof["frame"])
     whose = ""
     if formats == ["shared"]:
         whose, frame = opened(frame)

@@ -57,6 +57,7 @@ def test_a_record_is_proven_to_somebody_who_has_the_key_only(data: Path) -> None
 def test_a_proof_that_was_changed_or_is_about_something_else_is_refused(data: Path, tmp_path: Path) -> None:
     signed(data)
     proof, key = cordwood.prove(data, "orders", 7), key_of(data)
+    assert isinstance(proof, cordwood.Proof)
     with pytest.raises(EvidenceRefused, match="is not leaf 6"):
         cordwood.verify_proof(msgspec.structs.replace(proof, leaf=6), key)
     with pytest.raises(EvidenceRefused, match="is not leaf 7"):

@@ -38,7 +38,11 @@ INDEPENDENT = example()
 
 
 def ours(document: bytes, key: str) -> None:
-    proof.check(proof.decode(document), type(KEY.verifier).parse(key), frame_offsets)
+    decoded, verifier = proof.decode(document), type(KEY.verifier).parse(key)
+    if isinstance(decoded, proof.RecordProof):
+        proof.check_record(decoded, verifier)
+    else:
+        proof.check(decoded, verifier, frame_offsets)
 
 
 def theirs(document: bytes, key: str) -> None:

@@ -23,7 +23,7 @@ from cordwood.evidence.consistency import (
 )
 from cordwood.evidence.proving import prove
 from cordwood.evidence.waiting import wait_for_leaves
-from cordwood.integrity import Proof
+from cordwood.integrity import Proof, RecordProof
 
 __all__ = [
     "CheckpointList",
@@ -33,6 +33,7 @@ __all__ = [
     "ListedCheckpoint",
     "Proof",
     "ProvenRecord",
+    "RecordProof",
     "SignedCheckpoint",
     "frame_offsets",
     "list_checkpoints",

@@ -11,7 +11,7 @@ from cordwood.evidence.places import parsed_key
 from cordwood.formats import BATCH, EVERY_FORMAT, Format
 from cordwood.formats.per_record import RecordPerFrame
 from cordwood.formats.shared import EnvelopeKind, EnvelopeTable, Owner
-from cordwood.integrity import Checkpoint, Proof, VerifierKey, proof
+from cordwood.integrity import Checkpoint, Proof, RecordProof, VerifierKey, proof
 from cordwood.records import Record
 from cordwood.storage.shared import owner_of
 
@@ -32,7 +32,7 @@ class ProvenRecord:
 
 
 def verify_proof(
-    document: bytes | Proof, key: VerifierKey | str, *, topic: str | None = None
+    document: bytes | Proof | RecordProof, key: VerifierKey | str, *, topic: str | None = None
 ) -> ProvenRecord:
     """Check that *document* proves what it says, with nothing but *key*, which the caller has from elsewhere.
 
@@ -45,9 +45,14 @@ def verify_proof(
         SigningUnavailable: If the package that verifies is not installed.
     """
     found = proof.decode(document) if isinstance(document, bytes) else document
-    checkpoint = proof.check(found, parsed_key(key), frame_offsets)
-    record = _record_at(found.frame, found.offset, checkpoint)
-    owner = _owner_of(found.frame, checkpoint)
+    record: Record | None
+    owner: Owner | None = None
+    if isinstance(found, RecordProof):
+        checkpoint, record = proof.check_record(found, parsed_key(key)), found.record()
+    else:
+        checkpoint = proof.check(found, parsed_key(key), frame_offsets)
+        record = _record_at(found.frame, found.offset, checkpoint)
+        owner = _owner_of(found.frame, checkpoint)
     if topic is not None:
         _check_topic(topic, owner, checkpoint)
     return ProvenRecord(checkpoint, found.offset, found.leaf, record, owner)

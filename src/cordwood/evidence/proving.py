@@ -7,28 +7,39 @@ from typing import NamedTuple
 from cordwood.disk import Files
 from cordwood.errors import EvidenceMissing, EvidenceRefused, OffsetOutOfRange
 from cordwood.evidence.places import OpenedDirectory, Path, opened
-from cordwood.integrity import Proof, merkle, proof, unverified
+from cordwood.integrity import Proof, RecordProof, merkle, proof, record_leaf, unverified
+from cordwood.integrity.record_leaf import LeafFacts
+from cordwood.kernels import ITEM_SIZE
 from cordwood.storage.chain import (
     KeptChain,
     KeptCheckpoint,
     frames_of,
     kept_chain,
     kept_checkpoints,
+    listed_frames,
     read_note,
     verifier_key,
 )
-from cordwood.storage.log import Partition, PartitionState, read_state
+from cordwood.storage.log import FrameRun, Partition, PartitionState, read_state
 from cordwood.storage.meta import SHARED_TOPIC, is_shared
 from cordwood.storage.readonly import ReadOnlyDirectory
 
 
-def prove(path: Path, topic: str, offset: int, *, partition: int = 0, files: Files | None = None) -> Proof:
+def prove(
+    path: Path,
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    checkpoint: str | None = None,
+    files: Files | None = None,
+) -> Proof | RecordProof:
     """Prove that the record at *offset* is the one that was first appended there.
 
-    The proof has the frame with the record, the path from its leaf to the root, and the newest checkpoint of
-    the partition. `Proof.document` is the JSON to hand over; `verify_proof` checks it. For a topic in the
-    shared log, frame and checkpoint are those of the shared log. Changes nothing, takes no lock, and may run
-    beside the writer.
+    The proof has the frame with the record, or the record alone where leaves commit to records; the path from
+    its leaf to the root; and *checkpoint*, a signed note of the partition, or else the newest one. Its method
+    ``document`` returns the JSON to hand over; `verify_proof` checks it. For a topic in the shared log, frame
+    and checkpoint are those of the shared log. Changes nothing, takes no lock, and may run beside the writer.
 
     Raises:
         EvidenceMissing: If there is no such record, or no leaf or checkpoint for it yet; says what to do.
@@ -47,8 +58,12 @@ def prove(path: Path, topic: str, offset: int, *, partition: int = 0, files: Fil
                     f"no checkpoint of partition {found.partition} of topic {found.topic} was signed yet; "
                     f"sign one with cordwood checkpoint create -t {topic}"
                 )
+            by_records = chain.find(found.chained_offset)
+            if by_records is not None and chain.commits_to_records(by_records):
+                note = _note_over(place, kept, by_records, topic, offset, checkpoint)
+                return _record_proof(chain, found, by_records, note, str(key))
             leaf = _leaf_of(chain, read_state(files, path_), found.chained_offset, found.frame)
-            note = _note_over(place, kept, leaf, topic, offset)
+            note = _note_over(place, kept, leaf, topic, offset, checkpoint)
             said = unverified(note)
             return Proof(
                 format=proof.FORMAT,
@@ -63,10 +78,81 @@ def prove(path: Path, topic: str, offset: int, *, partition: int = 0, files: Fil
             )
 
 
+def _record_proof(chain: KeptChain, found: _LocatedFrame, leaf: int, note: str, key: str) -> RecordProof:
+    """Return the proof of one record: its place in the list of its frame, and that of the frame in the tree.
+
+    Raises:
+        EvidenceMissing: If compaction removed the record, or the list of its frame is gone.
+        EvidenceRefused: If the record is not the one that was first appended.
+    """
+    offset, salt = found.chained_offset, chain.salt()
+    record = next((each for each in found.run.records() if each.offset == offset), None)
+    if record is None:
+        raise EvidenceMissing(f"compaction removed the record at offset {offset}")
+    assert salt is not None
+    listed = _list_of(chain, found, leaf, salt)
+    item, entries = record_leaf.item_of(record, salt), listed.entries
+    if entries.get(offset) != record_leaf.entry_hash(offset, item):
+        raise EvidenceRefused(f"the record at offset {offset} is not what was first appended there")
+    number, hashes, said = list(entries).index(offset), list(entries.values()), unverified(note)
+    tree = merkle.Subtrees(hashes)
+    return RecordProof(
+        format=proof.RECORD_FORMAT,
+        offset=offset,
+        timestamp=record.timestamp,
+        record_key=record.key,
+        value=record.value,
+        headers=list(record.headers),
+        salt=salt,
+        number=number,
+        list_path=merkle.inclusion_path(tree.hash_at, number, len(hashes)),
+        fields=listed.facts.packed(),
+        leaf=leaf,
+        path=chain.inclusion_path(leaf, said.size, said.root),
+        checkpoint=note,
+        key=key,
+    )
+
+
+class _FrameList(NamedTuple):
+    """The fields of a frame as first appended, and the entries of its records by their offsets."""
+
+    facts: LeafFacts
+    entries: dict[int, bytes]
+
+
+def _list_of(chain: KeptChain, found: _LocatedFrame, leaf: int, salt: bytes) -> _FrameList:
+    """Return the list that the leaf commits to: that of the frame if it is whole, else the one that was kept.
+
+    Raises:
+        EvidenceMissing: If the frame was compacted and its list is gone.
+        EvidenceRefused: If the frame or its list is not what was first appended.
+    """
+    offset, leaf_hash = found.chained_offset, chain.hash_at(0, leaf)
+    whole = next(each for each in listed_frames(found.run, salt) if each.data == found.frame)
+    if whole.leaf == leaf_hash:
+        offsets = [record.offset for record in found.run.records()]
+        offsets = [each for each in offsets if whole.first_offset <= each < whole.next_offset]
+        items = [bytes(whole.items[at : at + ITEM_SIZE]) for at in range(0, len(whole.items), ITEM_SIZE)]
+        hashes = map(record_leaf.entry_hash, offsets, items)
+        return _FrameList(whole.facts, dict(zip(offsets, hashes, strict=True)))
+    kept = chain.record_list(leaf)
+    if kept is None and any(each.kind == "expired" for each in chain.statements()):
+        raise EvidenceMissing(f"the frame at offset {offset} was compacted, and the evidence of it expired")
+    if kept is None or not kept.holds(leaf_hash):
+        raise EvidenceRefused(
+            f"the frame at offset {offset} is not what was first appended there, "
+            f"and no list of its records has leaf {leaf}"
+        )
+    first = kept.facts.base_offset
+    return _FrameList(kept.facts, dict(enumerate(record_leaf.entries_of(first, kept.items), first)))
+
+
 class _LocatedFrame(NamedTuple):
     """The frame that holds the wanted offset, and the partition whose chain has its leaf.
 
-    ``chained_offset`` is an offset of the frame in that partition: an id, if it is the shared log.
+    ``chained_offset`` is an offset of the frame in that partition: an id, if it is the shared log. ``run``
+    has the frame among others.
     """
 
     topic: str
@@ -76,6 +162,7 @@ class _LocatedFrame(NamedTuple):
     first_offset: int
     next_offset: int
     frame: bytes
+    run: FrameRun
 
 
 def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: int) -> _LocatedFrame:
@@ -99,15 +186,15 @@ def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: i
     shared = directory.readable(SHARED_TOPIC, 0)
     first, end = envelope.first_offset, envelope.first_offset + envelope.id_count
     id_ = envelope.first_id + offset - first
-    return _LocatedFrame(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, _frame_at(shared, id_)[2])
+    return _LocatedFrame(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, *_frame_at(shared, id_)[2:])
 
 
-def _frame_at(log: Partition, offset: int) -> tuple[int, int, bytes]:
-    """Return the offsets and the bytes of the frame that holds *offset*."""
+def _frame_at(log: Partition, offset: int) -> tuple[int, int, bytes, FrameRun]:
+    """Return the offsets and the bytes of the frame that holds *offset*, and the run with it."""
     runs = log.read(offset, 1).runs
     for first, next_offset, frame in frames_of(runs[0]) if runs else ():
         if first <= offset < next_offset:
-            return first, next_offset, bytes(frame)
+            return first, next_offset, bytes(frame), runs[0]
     raise OffsetOutOfRange(offset, log.log_start_offset, log.high_watermark)
 
 
@@ -141,8 +228,19 @@ def _why_not(chain: KeptChain, offset: int) -> str:
     return "cordwood checkpoint create gives it one"
 
 
-def _note_over(place: OpenedDirectory, kept: list[KeptCheckpoint], leaf: int, topic: str, offset: int) -> str:
-    """Return the newest checkpoint, which must cover the leaf."""
+def _note_over(
+    place: OpenedDirectory,
+    kept: list[KeptCheckpoint],
+    leaf: int,
+    topic: str,
+    offset: int,
+    given: str | None,
+) -> str:
+    """Return the checkpoint that was given or else the newest one; it must cover the leaf."""
+    if given is not None:
+        if unverified(given).size <= leaf:
+            raise EvidenceMissing(f"the checkpoint does not cover leaf {leaf}, which offset {offset} has")
+        return given
     if kept[-1].size <= leaf:
         raise EvidenceMissing(
             f"the newest checkpoint does not reach offset {offset}; "

@@ -4,12 +4,13 @@ from cordwood.integrity import merkle, proof, record_leaf
 from cordwood.integrity.chain import EMPTY_HEAD, chained
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint, origin_of, unverified
 from cordwood.integrity.note import SigningKey, VerifierKey
-from cordwood.integrity.proof import Proof
+from cordwood.integrity.proof import Proof, RecordProof
 
 __all__ = [
     "EMPTY_HEAD",
     "Checkpoint",
     "Proof",
+    "RecordProof",
     "SigningKey",
     "VerifierKey",
     "chained",

@@ -70,6 +70,21 @@ def empty_frontier() -> Frontier:
     return Frontier(0, lambda level, index: b"")
 
 
+class Subtrees:
+    """All complete subtrees of a small tree, in memory."""
+
+    def __init__(self, leaves: Sequence[bytes]) -> None:
+        self._levels = [list(leaves)]
+        while len(self._levels[-1]) > 1:
+            below = self._levels[-1]
+            pairs = zip(below[::2], below[1::2], strict=False)
+            self._levels.append([node_hash(left, right) for left, right in pairs])
+
+    def hash_at(self, level: int, index: int) -> bytes:
+        """Return the hash of a complete subtree."""
+        return self._levels[level][index]
+
+
 def node_count(size: int) -> int:
     """Return the number of complete nodes above the leaves of a tree of *size* leaves."""
     return size - size.bit_count()
@@ -152,19 +167,24 @@ def _folded(roots: Sequence[bytes]) -> bytes:
 
 def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], root_hash: bytes) -> bool:
     """Return whether *path* proves *leaf* to be leaf *index* of *size* leaves with the root *root_hash*."""
+    return root_from_path(leaf, index, size, path) == root_hash
+
+
+def root_from_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:
+    """Return the root that *path* leads to from leaf *index* of *size* leaves; None if it leads nowhere."""
     if not 0 <= index < size or not _all_hashes(leaf, *path):
-        return False
+        return None
     at, last, over = index, size - 1, leaf
     for hash_ in path:
         if last == 0:
-            return False
+            return None
         if at & 1 or at == last:
             over = node_hash(hash_, over)
             at, last = _skip_to_right_child(at, last)
         else:
             over = node_hash(over, hash_)
         at, last = at >> 1, last >> 1
-    return last == 0 and over == root_hash
+    return over if last == 0 else None
 
 
 def verify_consistency(old: int, new: int, path: Sequence[bytes], old_root: bytes, new_root: bytes) -> bool:

@@ -1,17 +1,22 @@
-"""A proof that one frame is in a log: a small JSON document that can be checked with a pinned key alone."""
+"""Proofs that a frame or a record is in a log: JSON documents that can be checked with a pinned key alone."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import msgspec
 
 from cordwood.errors import EvidenceRefused
+from cordwood.integrity import merkle, record_leaf
 from cordwood.integrity.checkpoint import Checkpoint, open_checkpoint
-from cordwood.integrity.merkle import leaf_hash, verify_inclusion
+from cordwood.integrity.merkle import verify_inclusion
 from cordwood.integrity.note import VerifierKey
+from cordwood.kernels import SALT_SIZE
+from cordwood.records import Record
 
 FORMAT = "cordwood-proof/1"
+RECORD_FORMAT = "cordwood-proof/2"
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,22 +42,97 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.json.encode(self) + b"\n"
 
 
-_DECODER = msgspec.json.Decoder(Proof)
+class RecordProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A proof of one record whose leaf commits to records one by one; bytes are in base64 in the document.
+
+    The record is number ``number`` of the list of its frame, and ``list_path`` leads to the root of the list,
+    lowest hash first. ``fields`` are those of the frame as it was first appended, packed; with the root they
+    make leaf number ``leaf`` of the tree, and ``path`` leads from there to the root in ``checkpoint``.
+    ``salt`` is that of the hashes of keys. ``key`` is a hint as in `Proof`.
+    """
+
+    format: str
+    offset: int
+    timestamp: int
+    record_key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    salt: bytes
+    number: int
+    list_path: list[bytes]
+    fields: bytes
+    leaf: int
+    path: list[bytes]
+    checkpoint: str
+    key: str
+
+    def document(self) -> bytes:
+        """Return the proof as JSON, one line, to hand over."""
+        return msgspec.json.encode(self) + b"\n"
+
+    def record(self) -> Record:
+        """Return the record."""
+        return Record(self.offset, self.timestamp, self.record_key, self.value, tuple(self.headers))
 
 
-def decode(document: bytes) -> Proof:
+class _Form(msgspec.Struct):
+    format: str
+
+
+_FRAME_PROOF, _RECORD_PROOF = msgspec.json.Decoder(Proof), msgspec.json.Decoder(RecordProof)
+
+
+def decode(document: bytes) -> Proof | RecordProof:
     """Return the proof in *document*; only its form is checked.
 
     Raises:
         EvidenceRefused: If it is not a proof.
     """
     try:
-        proof = _DECODER.decode(document)
+        form = msgspec.json.decode(document, type=_Form).format
+        if form == FORMAT:
+            return _FRAME_PROOF.decode(document)
+        if form == RECORD_FORMAT:
+            return _RECORD_PROOF.decode(document)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise EvidenceRefused(f"not a proof: {error}") from None
-    if proof.format != FORMAT:
-        raise EvidenceRefused(f"not a proof of the form {FORMAT}, but {proof.format[:60]!r}")
-    return proof
+    raise EvidenceRefused(f"not a proof of the form {FORMAT} or {RECORD_FORMAT}, but {form[:60]!r}")
+
+
+def check_record(proof: RecordProof, key: VerifierKey) -> Checkpoint:
+    """Return the checkpoint that covers the record of *proof*, using only the proof and *key*.
+
+    Raises:
+        EvidenceRefused: If the proof fails; the message says why.
+        SigningUnavailable: If what verifies is not installed.
+    """
+    checkpoint = _checkpoint_of(proof, key)
+    if len(proof.fields) != record_leaf.FACTS_SIZE or len(proof.salt) != SALT_SIZE:
+        raise EvidenceRefused("the fields of the frame or the salt have a wrong size")
+    facts = record_leaf.unpack_facts(proof.fields)
+    if facts.format != record_leaf.FORMAT_CODES.get(checkpoint.record_format):
+        raise EvidenceRefused(f"the frame is not of the format {checkpoint.record_format[:60]}")
+    try:
+        entry = record_leaf.entry_hash(proof.offset, record_leaf.item_of(proof.record(), proof.salt))
+    except struct.error as error:
+        raise EvidenceRefused(f"the record has a number out of range: {error}") from None
+    root = merkle.root_from_path(entry, proof.number, facts.record_count, proof.list_path)
+    if root is None:
+        raise EvidenceRefused(f"the record is not number {proof.number} of {facts.record_count} in its frame")
+    leaf = record_leaf.record_leaf(facts, root)
+    if not verify_inclusion(leaf, proof.leaf, checkpoint.size, proof.path, checkpoint.root):
+        raise EvidenceRefused(
+            f"the record is not in leaf {proof.leaf} of the {checkpoint.size} that the checkpoint signs for"
+        )
+    if not facts.base_offset <= proof.offset < facts.next_offset:
+        raise EvidenceRefused(f"offset {proof.offset} is not in the frame")
+    return checkpoint
+
+
+def _checkpoint_of(proof: Proof | RecordProof, key: VerifierKey) -> Checkpoint:
+    if proof.key != str(key):
+        raise EvidenceRefused(f"the proof says that {proof.key[:99]} signed it, not the key that was given")
+    return open_checkpoint(proof.checkpoint, key)
 
 
 def check(
@@ -67,10 +147,10 @@ def check(
         EvidenceRefused: If the proof fails; the message says why.
         SigningUnavailable: If what verifies is not installed.
     """
-    if proof.key != str(key):
-        raise EvidenceRefused(f"the proof says that {proof.key[:99]} signed it, not the key that was given")
-    checkpoint = open_checkpoint(proof.checkpoint, key)
-    if not verify_inclusion(leaf_hash(proof.frame), proof.leaf, checkpoint.size, proof.path, checkpoint.root):
+    checkpoint = _checkpoint_of(proof, key)
+    if not verify_inclusion(
+        merkle.leaf_hash(proof.frame), proof.leaf, checkpoint.size, proof.path, checkpoint.root
+    ):
         raise EvidenceRefused(
             f"the frame is not leaf {proof.leaf} of the {checkpoint.size} that the checkpoint signs for"
         )

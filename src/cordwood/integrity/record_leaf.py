@@ -12,7 +12,8 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from cordwood.integrity import merkle
-from cordwood.kernels import HEADER, ITEM_SIZE, Buffer
+from cordwood.kernels import HEADER, ITEM_SIZE, NO_KEY, NO_VALUE, Buffer
+from cordwood.records import Record
 
 #: The number of a record format in leaves and lists.
 FORMAT_CODES = {"batch": 0, "rustlog": 1, "kimberlite": 2, "laminarmq": 3, "frame": 4}
@@ -35,6 +36,7 @@ FACTS_SIZE = _FACTS.size
 #: Prefix of the hashed bytes. No frame and no statement begins with it.
 _PREFIX = b"\0\xfeCWR1"
 _OFFSET = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
 
 
 class LeafFacts(NamedTuple):
@@ -116,3 +118,17 @@ def root_of(entries: list[bytes]) -> bytes:
     frontier = merkle.empty_frontier()
     frontier.add(entries)
     return frontier.root()
+
+
+def item_of(record: Record, salt: bytes) -> bytes:
+    """Return the item of one record. The kernel `hash_records` makes those of many."""
+    flags = (NO_KEY if record.key is None else 0) | (NO_VALUE if record.value is None else 0)
+    rest = sha256(b"\2" + _OFFSET.pack(record.timestamp) + _sized(record.value))
+    rest.update(_LENGTH.pack(len(record.headers)))
+    for name, value in record.headers:
+        rest.update(_sized(name.encode()) + _sized(value))
+    return bytes([flags]) + sha256(b"\1" + salt + (record.key or b"")).digest() + rest.digest()
+
+
+def _sized(value: bytes | None) -> bytes:
+    return _LENGTH.pack(-1) if value is None else _LENGTH.pack(len(value)) + value

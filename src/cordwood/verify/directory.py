@@ -24,7 +24,7 @@ from cordwood.verify.catalogue import (
     check_moved,
     check_vanished,
 )
-from cordwood.verify.chain import Claims, GivenCheckpoint, check_chain, check_no_chain
+from cordwood.verify.chain import Claims, GivenCheckpoint, check_chain, check_no_chain, check_signed_rewrites
 from cordwood.verify.irregular import check_regular_directory, check_regular_partition, check_regular_topic
 from cordwood.verify.metadata import TOPIC_NAME, Backup, BrokerId, PartitionBody, check_json, read_bytes
 from cordwood.verify.plans import PARTITION_NAME, SUFFIXES, PartitionSnapshot, take_snapshot
@@ -37,6 +37,8 @@ from cordwood.verify.superseded import check_superseded
 _ATTEMPTS_MAX = 5
 _HEAD_BYTES = 64
 _DELETED = ".deleted"
+#: Topics of the broker itself, of which compaction keeps no evidence.
+INTERNAL = frozenset({"__consumer_offsets"})
 #: The topic that holds the records of all those that have no files of their own.
 SHARED_LOG = "__shared"
 
@@ -335,6 +337,9 @@ class _Walk:
         if snapshot.chain is not None:
             check_chain(self._files, snapshot.chain, snapshot.state, claims, self.tally)
             check_superseded(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
+            if topic not in INTERNAL:
+                unlisted = [each for each in self.tally.unlisted if each.path.startswith(f"{path}/")]
+                check_signed_rewrites(claims, unlisted, self.tally)
         else:
             check_no_chain(path, claims, self.tally)
 

@@ -16,19 +16,28 @@ from cordwood.wording import bytes_text
 @click.option(
     "-p", "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
 )
+@click.option("--checkpoint", metavar="FILE", help="Prove it under this checkpoint, not the newest one.")
 @click.option("--to", metavar="FILE", help="Write the proof there instead of printing it.")
 @data_option
-def prove(offset: int, topic: str, partition: int, to: str | None, data: str | None) -> None:
+def prove(
+    offset: int, topic: str, partition: int, checkpoint: str | None, to: str | None, data: str | None
+) -> None:
     """Prove that the record at OFFSET is what was first appended there.
 
     The proof is one JSON document: the frame with the record, its path in the tree, and the newest signed
-    checkpoint. Anyone with the verifier key checks it with cordwood verify-proof, or without Cordwood. Of a
-    topic in the shared log the frame and the checkpoint are those of the shared log.
+    checkpoint. Of a topic that may be compacted it has the record alone. Anyone with the verifier key checks
+    it with cordwood verify-proof, or without Cordwood. Of a topic in the shared log the frame and the
+    checkpoint are those of the shared log.
 
     Example: cordwood prove -t orders 17 --to proof.json
     """
+    note = None
+    if checkpoint is not None:
+        with open(checkpoint, encoding="utf-8") as opened:
+            note = opened.read()
     with checked_directory(data) as path, refuting():
-        document = cordwood.prove(path, topic, offset, partition=partition).document()
+        found = cordwood.prove(path, topic, offset, partition=partition, checkpoint=note)
+    document = found.document()
     if to is None:
         click.echo(document, nl=False)
         return

@@ -13,7 +13,7 @@ from cordwood.storage.chain.checkpoints import (
     verifier_path,
 )
 from cordwood.storage.chain.files import ENTRY, ChainHead, KeptChain, chain_directory, read_head
-from cordwood.storage.chain.frame_leaves import frames_of
+from cordwood.storage.chain.frame_leaves import frames_of, listed_frames
 from cordwood.storage.chain.signing import CheckpointSigner
 from cordwood.storage.chain.verified_read import ComparedPartition, ReadSource, WithoutLeaf, followed_to
 
@@ -33,6 +33,7 @@ __all__ = [
     "kept_chain",
     "kept_checkpoints",
     "key_path",
+    "listed_frames",
     "read_head",
     "read_note",
     "sign_checkpoint",

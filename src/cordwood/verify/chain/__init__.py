@@ -1,6 +1,6 @@
 """Checks of chains, leaves, trees and checkpoints."""
 
-from cordwood.verify.chain.chain import check_chain, check_no_chain
+from cordwood.verify.chain.chain import check_chain, check_no_chain, check_signed_rewrites
 from cordwood.verify.chain.checkpoints import Claims, GivenCheckpoint
 from cordwood.verify.chain.compare import FrameCompare, LeafFiles
 from cordwood.verify.chain.leaves import (
@@ -26,6 +26,7 @@ __all__ = [
     "SegmentLeaves",
     "check_chain",
     "check_no_chain",
+    "check_signed_rewrites",
     "content_of",
     "item_at",
     "keys_of",

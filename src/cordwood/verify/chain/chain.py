@@ -21,7 +21,7 @@ from cordwood.verify.chain.leaves import ENTRY, KINDS, Chain, LeafStatement, pen
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree, TreeFile
 from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
-from cordwood.verify.report import Tally
+from cordwood.verify.report import Tally, UnlistedFrames
 
 #: The number of leaves processed at once.
 _LEAVES = 8192
@@ -69,6 +69,20 @@ def check_no_chain(path: str, claims: Sequence[Claim], tally: Tally) -> None:
     for claim in claims:
         expected = f"a chain of {claim.said.size} leaves or more, which {claim.path} signs for"
         tally.add("corruption", join(path, "chain"), None, expected=expected, found="none", what="chain")
+
+
+def check_signed_rewrites(claims: Sequence[Claim], unlisted: Sequence[UnlistedFrames], tally: Tally) -> None:
+    """Report frames that were signed for and then compacted without evidence. The caller gave the checkpoint.
+
+    Their records cannot be compared with what was signed. For checkpoints that are stored in the directory,
+    this is only noted: the operator may do it.
+    """
+    for each in unlisted:
+        signed = [claim for claim in claims if claim.given and claim.said.size > each.leaf]
+        if signed:
+            expected = f"the frame of leaf {each.leaf} as first appended, which {signed[-1].path} signs for"
+            found = f"{each.frames} frames from there on that were compacted without evidence"
+            tally.add("corruption", each.path, None, expected=expected, found=found, what="compaction")
 
 
 class _LeafPart(NamedTuple):
