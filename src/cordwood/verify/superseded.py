@@ -26,6 +26,7 @@ from cordwood.verify.chain import (
     content_of,
     item_at,
     keys_of,
+    record_leaves,
 )
 from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
@@ -65,12 +66,27 @@ def check_superseded(
     with tally.reading(join(chain.path, "lists")), contextlib.ExitStack() as stack:
         lists = stack.enter_context(contextlib.closing(ListFiles(files, chain.path, numbers)))
         for path, position in lists.torn:
-            tally.add(
-                "corruption", path, position, expected="a whole list", found="the end", what="list of records"
-            )
+            what, found = "list of records", "something else"
+            tally.add("corruption", path, position, expected="a whole list", found=found, what=what)
+        leaves = stack.enter_context(contextlib.closing(LeafFiles(files, chain.path)))
+        _check_lists(chain, lists, leaves, tally)
         frames = stack.enter_context(contextlib.closing(files.open(join(chain.path, "frames"), "read")))
         planner = LeafPlanner(chain, state, frames)
         _DroppedCheck(files, chain, state, plans, lists, planner, tally).run()
+
+
+def _check_lists(chain: Chain, lists: ListFiles, leaves: LeafFiles, tally: Tally) -> None:
+    """Compare each list with the leaf that commits to it. Lists that differ are reported and not used."""
+    by_records = record_leaves(chain)
+    for place in lists.places():
+        known = leaves.walk(((place.leaf, place.leaf + 1),), 1) if place.leaf < chain.head.size else iter(())
+        leaf = next(known, None)
+        committed = any(start <= place.leaf < end for start, end in by_records)
+        if leaf is None or not committed or lists.read(place).leaf() != leaf.hash:
+            expected = "no list" if leaf is None or not committed else f"one that has {leaf.hash.hex()}"
+            what = f"list of the records of leaf {place.leaf}"
+            tally.add("corruption", place.path, place.position, expected=expected, found="another", what=what)
+            lists.forget(place.leaf)
 
 
 class _DroppedCheck:

@@ -9,6 +9,7 @@ from cordwood.verify.chain.leaves import (
     LeafStatement,
     SegmentLeaves,
     read_chain,
+    record_leaves,
     statements_of,
 )
 from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, item_at, keys_of
@@ -31,5 +32,6 @@ __all__ = [
     "item_at",
     "keys_of",
     "read_chain",
+    "record_leaves",
     "statements_of",
 ]

@@ -269,7 +269,7 @@ class LeafPlanner:
         self.followed = chain.head.next_offset
         self._log_start = state.log_start_offset
         self._record_format = state.record_format
-        self._by_records = _record_leaves(chain)
+        self._by_records = record_leaves(chain)
         pending = pending_cut(chain.head, state)
         if pending is not None:
             self.followed = self._goes_on_at(pending)
@@ -371,7 +371,7 @@ class LeafPlanner:
         return ENTRY.unpack(data) if len(data) == ENTRY.size else (INT64_MAX, INT64_MAX)
 
 
-def _record_leaves(chain: Chain) -> Ranges:
+def record_leaves(chain: Chain) -> Ranges:
     """Return the ranges of leaves of the main run that commit to records; the last one has no end."""
     found: list[tuple[int, int]] = []
     since: int | None = None

@@ -15,7 +15,16 @@ from typing import NamedTuple
 from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.errors import FrameError
 from cordwood.formats import Compression, decompress
-from cordwood.kernels import ITEM_SIZE, NO_KEY, NO_VALUE, Want, decode_columns, hash_records, list_roots
+from cordwood.kernels import (
+    INT64_MAX,
+    ITEM_SIZE,
+    NO_KEY,
+    NO_VALUE,
+    Want,
+    decode_columns,
+    hash_records,
+    list_roots,
+)
 
 _HEADER = struct.Struct(
     ">"
@@ -56,6 +65,7 @@ _RECORD_BYTES_MAX = 128 << 20
 _WANT = Want.OFFSET | Want.TIMESTAMP | Want.KEY | Want.VALUE | Want.HEADERS
 _PREFIX = b"\0\xfeCWR1"
 _EMPTY_ROOT = sha256().digest()
+_LEAVES_MAX = 1 << 40
 
 Bytes = bytes | bytearray | memoryview
 
@@ -226,7 +236,7 @@ def list_path(chain: str, number: int) -> str:
 
 
 def scan_lists(file: ReadableFile) -> tuple[list[ListPlace], int]:
-    """Return the places of the lists in *file*, and where the last whole one ends."""
+    """Return the places of the lists in *file*, and where the last valid one ends."""
     found: list[ListPlace] = []
     position, size = 0, file.size()
     while position + _LIST.size <= size:
@@ -234,7 +244,8 @@ def scan_lists(file: ReadableFile) -> tuple[list[ListPlace], int]:
         place = ListPlace(file.path, position, leaf, CommittedFields._make(fields))
         count = place.fields.record_count
         end = position + _LIST.size + count * ITEM_SIZE
-        if count < 0 or count != place.fields.last_delta + 1 or end > size:
+        is_place = 0 <= place.fields.base_offset <= INT64_MAX - (1 << 31) and leaf < _LEAVES_MAX
+        if count < 0 or count != place.fields.last_delta + 1 or end > size or not is_place:
             break
         found.append(place)
         position = end
@@ -252,7 +263,7 @@ class ListFiles:
         """
         self._places: dict[int, ListPlace] = {}
         self._files: dict[str, ReadableFile] = {}
-        #: The files that end inside a list, and where.
+        #: The files with something else than lists, and where that begins.
         self.torn: list[tuple[str, int]] = []
         try:
             for number in numbers:
@@ -276,6 +287,10 @@ class ListFiles:
     def find(self, leaf: int) -> ListPlace | None:
         """Return the place of the list of *leaf*, None without one."""
         return self._places.get(leaf)
+
+    def forget(self, leaf: int) -> None:
+        """Drop the list of *leaf*, which is not the list that the leaf commits to."""
+        del self._places[leaf]
 
     def places(self) -> list[ListPlace]:
         """Return the places of all lists, by their leaves."""
