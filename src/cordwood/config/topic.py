@@ -204,6 +204,12 @@ class TopicConfig:
         True,
         "Whether frames get leaves in the chain and the tree that make tampering evident.",
     )
+    evidence_ms: int = declare(
+        "cordwood.compaction.evidence.ms",
+        _KEPT_MS,
+        -1,
+        "How long compaction keeps lists of dropped records as evidence; -1: until the log start passes them.",
+    )
     delete_retention_ms: int = declare(
         "delete.retention.ms",
         _LAG,

@@ -13,7 +13,15 @@ import msgspec
 
 from cordwood.disk import Files, join, parent, read_file, write_all, write_atomically, write_metadata
 from cordwood.integrity import merkle
-from cordwood.storage.chain import ENTRY, ChainHead, chain_directory, read_head, verifier_path
+from cordwood.storage.chain import (
+    ENTRY,
+    ChainHead,
+    chain_directory,
+    list_numbers,
+    list_path,
+    read_head,
+    verifier_path,
+)
 
 _COPY_BYTES = 8 << 20
 
@@ -67,15 +75,42 @@ class ChainCopy(msgspec.Struct, frozen=True):
         for name, size in sizes.items():
             if files.exists(join(source, name)):
                 _copy(files, join(source, name), join(target, name), size)
+        listed = self._copy_lists(files, source, target)
         files.sync_directory(target)
         write_metadata(files, join(target, "head"), self.head)
-        return sum(sizes.values())
+        return sum(sizes.values()) + listed
+
+    def _copy_lists(self, files: Files, source: str, target: str) -> int:
+        """Copy the salt and the lists of records; return their bytes. Lists never change once written."""
+        salt = join(source, "salt")
+        if files.exists(salt):
+            write_atomically(files, join(target, "salt"), read_file(files, salt))
+        wanted = [number for number in list_numbers(files, source) if number < self.head.size]
+        for number in set(list_numbers(files, target)) - set(wanted):
+            files.unlink(list_path(target, number))
+        copied = 0
+        for number in wanted:
+            taken, made = list_path(source, number), list_path(target, number)
+            size = _size(files, taken)
+            copied += size
+            for gained in files.make_directories(parent(made)):
+                files.sync_directory(gained)
+            if not files.exists(made) or _size(files, made) != size:
+                _copy(files, taken, made, size)
+        if wanted:
+            files.sync_directory(parent(list_path(target, 0)))
+        return copied
 
 
 def _empty(head: ChainHead) -> ChainHead:
     """Return the head of this chain without leaves."""
     first, epoch = head.first_offset, head.leader_epoch
     return ChainHead(topic_id=head.topic_id, first_offset=first, next_offset=first, leader_epoch=epoch)
+
+
+def _size(files: Files, path: str) -> int:
+    with contextlib.closing(files.open(path, "read")) as file:
+        return file.size()
 
 
 def _copy(files: Files, source: str, target: str, size: int) -> None:

@@ -14,6 +14,7 @@ from cordwood.storage.chain.checkpoints import (
 )
 from cordwood.storage.chain.files import ENTRY, ChainHead, KeptChain, chain_directory, read_head
 from cordwood.storage.chain.frame_leaves import frames_of, listed_frames
+from cordwood.storage.chain.lists import list_numbers, list_path
 from cordwood.storage.chain.signing import CheckpointSigner
 from cordwood.storage.chain.verified_read import ComparedPartition, ReadSource, WithoutLeaf, followed_to
 
@@ -33,6 +34,8 @@ __all__ = [
     "kept_chain",
     "kept_checkpoints",
     "key_path",
+    "list_numbers",
+    "list_path",
     "listed_frames",
     "read_head",
     "read_note",

@@ -205,6 +205,17 @@ class Chains:
             follower.add_lists_from(start)
             follower.commit()
 
+    def expire_lists(self, log: PartitionLog, before_ms: int, reason: str) -> None:
+        """Remove the lists that compactions kept before *before_ms*, after a signed statement says so."""
+        with self._followed(log) as follower:
+            if follower.expire_lists(before_ms, reason):
+                follower.commit()
+                with kept_chain(self._files, log.directory) as chain:
+                    assert chain is not None
+                    self._signer.sign_compaction(log, chain)
+            # Also those that a crash kept from being removed.
+            follower.drop_expired_lists()
+
     def note_compaction(
         self, log: PartitionLog, old: Sequence[Segment], prepared: Segment, *, evidence: bool = True
     ) -> None:

@@ -92,6 +92,7 @@ class Follower:
         if self._chain.size != self._chain.head.size:
             self._log.commit()
             self._chain.commit(self.next_offset, self._leader_epoch)
+            self._chain.drop_lists_below(self._log.log_start_offset)
         self._uncommitted, self._uncommitted_since_ns = 0, None
 
     def check_end(self) -> None:
@@ -282,6 +283,19 @@ class Follower:
                 last = len(found.table) - 1
                 run = FrameRun(found.position, found.data, found.table, 0, last, segment.format)
                 yield OriginalRun(segment.info.generation, run)
+
+    def expire_lists(self, before_ms: int, reason: str) -> bool:
+        """State that the lists of statements made before *before_ms* go; return whether there are any."""
+        old = [each.first_leaf for each in self._chain.kept_lists() if each.noted_ms < before_ms]
+        if old:
+            self._say(
+                "expired", self.next_offset, self.next_offset, self.next_offset, reason, lists=max(old) + 1
+            )
+        return bool(old)
+
+    def drop_expired_lists(self) -> None:
+        """Remove the lists that a durable statement gave up."""
+        self._chain.drop_expired_lists()
 
     def add_lists_from(self, start: int) -> None:
         """Keep lists of the frames from *start* on, which a truncation is about to remove.

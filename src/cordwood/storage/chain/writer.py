@@ -55,6 +55,7 @@ class ChainWriter:
         self._opened: dict[str, File] = {}
         self._changed: set[str] = set()
         self._new_names = False
+        self._lists_dropped_to = head.first_offset
         self._lineage: Lineage | None = None
         self._kinds: LeafKinds | None = None
         try:
@@ -148,9 +149,27 @@ class ChainWriter:
         """Return the writer of the lists that belong to the next statement."""
         return ListWriter(self._files, self._directory, self.size)
 
-    def remove_lists(self, number: int) -> None:
-        """Remove the lists of a statement. They must not be needed, or a durable statement must say so."""
-        with contextlib.suppress(FileNotFoundError):
+    def kept_lists(self) -> list[Statement]:
+        """Return the statements whose lists are there, oldest first."""
+        if self.salt is None:
+            return []
+        there = set(list_numbers(self._files, self._directory))
+        listing = [each for each in self._statements if each.lists and each.kind != "expired"]
+        return [each for each in listing if each.first_leaf in there]
+
+    def drop_lists_below(self, log_start: int) -> None:
+        """Remove the lists of frames below the log start, which nothing has to be compared with any more."""
+        if log_start > self._lists_dropped_to:
+            self._remove_lists(each.first_leaf for each in self.kept_lists() if each.end <= log_start)
+            self._lists_dropped_to = log_start
+
+    def drop_expired_lists(self) -> None:
+        """Remove the lists that a durable statement gave up."""
+        gone = max((each.lists for each in self._statements if each.kind == "expired"), default=0)
+        self._remove_lists(each.first_leaf for each in self.kept_lists() if each.first_leaf < gone)
+
+    def _remove_lists(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
             self._files.unlink(list_path(self._directory, number))
 
     def use_salt(self, new_salt: Callable[[], bytes]) -> str:
@@ -242,7 +261,7 @@ class ChainWriter:
         """Remove the lists of statements that were never committed."""
         for number in list_numbers(self._files, self._directory):
             if number >= self.head.size:
-                self.remove_lists(number)
+                self._remove_lists([number])
 
     def _load_tree(self) -> merkle.Frontier:
         """Return the frontier of the tree; rebuild the tree first if it is wrong."""

@@ -235,6 +235,7 @@ def maintain_partition(
                     evidence=evidence,
                 )
                 compacted = () if report is None else (report,)
+                _expire_evidence(around, chains, log)
     except LogClosed:
         # Deleted or closed in the meantime: nothing is left to maintain.
         pass
@@ -243,6 +244,14 @@ def maintain_partition(
         what = "is not compacted" if isinstance(error, CorruptRange) else "could not be maintained"
         return MaintenanceReport(expired, compacted, (f"{where} {what}: {error}",))
     return MaintenanceReport(expired, compacted)
+
+
+def _expire_evidence(around: LogContext, chains: Chains, log: PartitionLog) -> None:
+    """Remove lists of what compaction dropped longer ago than the topic keeps them."""
+    kept_ms = log.config.evidence_ms
+    if kept_ms >= 0 and (log.config.chain or chains.exists(log)):
+        reason = f"cordwood.compaction.evidence.ms={kept_ms}"
+        chains.expire_lists(log, around.clock.now_ms() - kept_ms, reason)
 
 
 def merged(reports: list[MaintenanceReport]) -> MaintenanceReport:
