@@ -447,7 +447,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
 def test_a_format_is_a_setting_of_a_topic_and_not_a_default_of_the_broker() -> None:
     """The default could be another one tomorrow, and the topic's files would not be."""
     assert topic_config({"cordwood.format": "rustlog"}).format == "rustlog"
-    with pytest.raises(InvalidSetting, match="batch: others are set for a topic"):
+    with pytest.raises(InvalidSetting, match="batch: other formats are set per topic"):
         load({"cordwood.format": "rustlog"})
 
 
@@ -513,7 +513,7 @@ def test_quotas_are_those_of_their_org_and_overrides_win() -> None:
         "cordwood.org.0.consumer.byte.rate": "20",
     }
     config, warnings = load_broker_config(given, {"cordwood.org.7.stored.bytes": "40"}, environment={})
-    assert warnings == ["The quotas of org 7 have no effect: no listener is of it."]
+    assert warnings == ["The quotas of org 7 have no effect: no listener belongs to it."]
     assert config.quota_of(7) == OrgQuota(10, None, 40)
     assert config.quota_of(0) == OrgQuota(None, 20, None)
     assert config.quota_of(8) == OrgQuota()
@@ -761,7 +761,7 @@ def test_a_list_of_policies_is_kept_in_one_order() -> None:
 
 def test_more_copies_than_one_are_refused_for_a_topic_and_warned_of_in_the_file() -> None:
     """A server.properties of three brokers loads as it is; a topic must not promise what is not there."""
-    with pytest.raises(InvalidSetting, match="1: there is one broker, which has the only copy of a record"):
+    with pytest.raises(InvalidSetting, match="1: one broker holds the only copy of each record"):
         topic_config({"min.insync.replicas": "2"})
     config, warnings = load_broker_config({"min.insync.replicas": "2"}, environment={})
     assert config.topic_defaults.min_insync_replicas == 1
