@@ -766,8 +766,7 @@ def test_more_copies_than_one_are_refused_for_a_topic_and_warned_of_in_the_file(
     config, warnings = load_broker_config({"min.insync.replicas": "2"}, environment={})
     assert config.topic_defaults.min_insync_replicas == 1
     assert warnings == [
-        "min.insync.replicas=2 has no effect: expected 1: there is one broker, which has the only copy of a "
-        "record."
+        "min.insync.replicas=2 has no effect: expected 1: one broker holds the only copy of each record."
     ]
     with pytest.raises(InvalidSetting):
         load({"min.insync.replicas": "many"})

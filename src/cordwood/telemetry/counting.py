@@ -68,7 +68,7 @@ class Telemetry:
             ValueError: If *amount* is negative for a counter.
         """
         if amount < 0 and isinstance(metric, Counter):
-            raise ValueError(f"{metric.name} is a counter and cannot decrease by {-amount}")
+            raise ValueError(f"{metric.name} is a counter: cannot add {amount}")
         numbers = self._numbers[metric]
         key = _key(metric, labels)
         with self._lock:
