@@ -1,4 +1,4 @@
-"""``cordwood prove``: a small document that shows to anyone that a record is in the log."""
+"""``cordwood prove``: create a small document that proves that a record is in the log."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cordwood.wording import bytes_text
 @click.option(
     "-p", "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
 )
-@click.option("--to", metavar="FILE", help="Write the proof there instead of printing it.")
+@click.option("--to", metavar="FILE", help="Write the proof to this file instead of printing it.")
 @data_option
 def prove(offset: int, topic: str, partition: int, to: str | None, data: str | None) -> None:
-    """Prove that the record at OFFSET is what was first appended there.
+    """Prove that the record at OFFSET is the one that was first appended there.
 
     The proof is one JSON document: the frame with the record, its path in the tree, and the newest signed
-    checkpoint. Anyone with the verifier key checks it with cordwood verify-proof, or without Cordwood. Of a
-    topic in the shared log the frame and the checkpoint are those of the shared log.
+    checkpoint. Anyone with the verifier key can check it with cordwood verify-proof, or without Cordwood. For
+    a topic in the shared log, the frame and the checkpoint are those of the shared log.
 
     Example: cordwood prove -t orders 17 --to proof.json
     """
