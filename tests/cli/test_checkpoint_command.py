@@ -125,7 +125,7 @@ def test_a_checkpoint_by_another_key_or_of_another_log_is_refused(data: Path, tm
     note.write_text(note.read_text().replace("\n12\n", "\n13\n"))
     assert "is not one of this text" in refuted(data, key, note)
     note.write_bytes(b"\xff")
-    assert "no signed note" in refuted(data, key, note)
+    assert "not a signed note" in refuted(data, key, note)
     refused("checkpoint", "verify", "--key", "nonsense", note, "--data", data, code=2)
 
 
@@ -147,7 +147,7 @@ def test_verify_holds_checkpoints_that_others_kept_against_the_whole_directory(
     for wrong in ((*both,), ("--key", key), (*both, *("--key", key) * 3), (*both, "--key", "nonsense")):
         refused("verify", "--data", data, *wrong, code=2)
     note.write_bytes(b"\xff")
-    assert "no signed note" in refused("verify", "--data", data, *both, "--key", key, code=4)
+    assert "not a signed note" in refused("verify", "--data", data, *both, "--key", key, code=4)
     note.write_text("nothing signed")
     assert run("verify", "--data", data, *both, "--key", key).exit_code == 4
 

@@ -135,7 +135,7 @@ class Backend(Protocol):
         """Delete a group without members, and its committed offsets."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection or the directory."""
 
 
 def unknown_group(name: str) -> CordwoodError:
