@@ -23,7 +23,7 @@ def test_every_command_prints_what_the_page_says(page: str, least: int, tmp_path
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tables_are_what_is_declared(page: Path) -> None:
-    """If this fails, ``PYTHONPATH=tests .venv/bin/python -m support.reference_pages`` writes them anew."""
+    """If this fails, run ``PYTHONPATH=tests .venv/bin/python -m support.reference_pages``."""
     text = page.read_text()
     assert text == made(text)
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class DefaultSource(DataSource):
-    """What Spark looks for. Making one makes a `cordwood.spark.source.source.CordwoodSource`."""
+    """The class that Spark discovers. It constructs a `cordwood.spark.source.source.CordwoodSource`."""
 
     def __new__(cls, options: MutableMapping[str, str]) -> Any:
         """Return the source itself, or say in one sentence what it lacks."""

@@ -199,9 +199,9 @@ def test_a_share_that_is_not_there_or_no_share_is_refused(node: Node, name: str)
 
 def test_a_staged_record_that_is_no_frame_is_refused(node: Node) -> None:
     for key, value, what in (
-        (None, b"x", "no frame"),
-        (b"\xff", b"x", "no frame"),
-        (b'["t1"]', b"x", "no frame"),
+        (None, b"x", "not a frame"),
+        (b"\xff", b"x", "not a frame"),
+        (b'["t1"]', b"x", "not a frame"),
         (key_of(node, "t1"), None, None),
         (key_of(node, "t1"), b"not a batch", None),
         (key_of(node, "t1"), bytes(batch_of(b"a"))[:-1], None),
@@ -281,7 +281,7 @@ def test_a_publication_that_is_refused_leaves_no_share(node: Node) -> None:
 
 
 def test_a_batch_below_none_is_refused(node: Node) -> None:
-    with pytest.raises(RecordRefused, match="no command"):
+    with pytest.raises(RecordRefused, match="not a command"):
         obey(node, command(-1, stage(node, "t1", b"a")))
 
 

@@ -248,7 +248,7 @@ def test_a_command_names_no_share_of_another_org_and_no_query_as_it_is_called_in
     node: Node, sinks: dict[int, str]
 ) -> None:
     share = Share("1-task-1.share", (Section("out", sinks[0], 0, 0, 10, 1),))
-    with pytest.raises(RecordRefused, match="no topic to publish to"):
+    with pytest.raises(RecordRefused, match="not a topic to publish to"):
         obey(node, 7, Command(query=QUERY, batch=0, shares=(share,)))
     inside = tenancy.qualify_id(QUERY, 7)
     tenant(node, 0).create(staging_topic(inside), 2, {})
@@ -265,6 +265,6 @@ def test_no_command_publishes_to_a_topic_of_the_broker(node: Node, sinks: dict[i
         Command(query=QUERY, batch=0, staged=(frame,)),
         Command(query=QUERY, batch=0, shares=(share,)),
     ):
-        with pytest.raises(RecordRefused, match="no topic to publish to"):
+        with pytest.raises(RecordRefused, match="not a topic to publish to"):
             obey(node, 0, command)
     assert values_of(node, entry.name, 0) == []

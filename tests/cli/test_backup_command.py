@@ -63,7 +63,7 @@ def test_a_backup_that_a_server_holds_is_not_written(data: Path, tmp_path: Path)
     said("backup", saved, "--data", data)
     with serving(saved) as server:
         sentence = refused("backup", saved, "--data", data)
-    assert f"listening on {server.bootstrap}; end it first, or back up to another directory" in sentence
+    assert f"listening on {server.bootstrap}; stop it first, or back up to another directory" in sentence
 
 
 def test_damage_in_the_source_exits_4_and_says_where(data: Path, tmp_path: Path) -> None:

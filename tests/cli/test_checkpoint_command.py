@@ -127,7 +127,7 @@ def test_a_checkpoint_by_another_key_or_of_another_log_is_refused(data: Path, tm
     note.write_text(note.read_text().replace("\n12\n", "\n13\n"))
     assert "is not one of this text" in refuted(data, key, note)
     note.write_bytes(b"\xff")
-    assert "no signed note" in refuted(data, key, note)
+    assert "not a signed note" in refuted(data, key, note)
     refused("checkpoint", "verify", "--key", "nonsense", note, "--data", data, code=2)
 
 
@@ -149,7 +149,7 @@ def test_verify_holds_checkpoints_that_others_kept_against_the_whole_directory(
     for wrong in ((*both,), ("--key", key), (*both, *("--key", key) * 3), (*both, "--key", "nonsense")):
         refused("verify", "--data", data, *wrong, code=2)
     note.write_bytes(b"\xff")
-    assert "no signed note" in refused("verify", "--data", data, *both, "--key", key, code=4)
+    assert "not a signed note" in refused("verify", "--data", data, *both, "--key", key, code=4)
     note.write_text("nothing signed")
     assert run("verify", "--data", data, *both, "--key", key).exit_code == 4
 
@@ -505,8 +505,8 @@ def test_a_checkpoint_is_posted_to_an_anchor(data: Path) -> None:
         assert taken == [said("checkpoint", "create", "--data", data)]
     with anchor(503) as (url, _):
         sentence = refused("checkpoint", "create", "--data", data, "--post", url)
-        assert "did not take it: it answered 503" in sentence
-    assert "did not take it" in refused("checkpoint", "create", "--data", data, "--post", url)
+        assert "did not accept it: it answered 503" in sentence
+    assert "did not accept it" in refused("checkpoint", "create", "--data", data, "--post", url)
     refused("checkpoint", "create", "--data", data, "--post", "ftp://here", code=2)
     refused("checkpoint", "create", "--data", data, "--post", url, "--to", "x", code=2)
 
@@ -516,7 +516,9 @@ def test_the_checkpoints_of_several_partitions_go_to_a_directory(data: Path, tmp
         topic = log.topic("many", partitions=3, config=SETTINGS)
         topic.append(b"value", partition=0)
         topic.append(b"value", partition=2)
-    assert "must be a directory" in refused("checkpoint", "create", "--data", data, "--to", tmp_path / "x")
+    assert "must be an existing directory" in refused(
+        "checkpoint", "create", "--data", data, "--to", tmp_path / "x"
+    )
     said("checkpoint", "create", "--data", data, "--to", tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.note")) == [
         "many-0-1.note",
@@ -533,5 +535,5 @@ def test_what_cannot_be_signed_for_is_said_in_a_sentence(data: Path, tmp_path: P
     assert "no checkpoint was signed yet" in said("checkpoint", "show", "--data", data)
     empty = tmp_path / "empty"
     said("topic", "create", "orders", "--config", "cordwood.chain=true", "--data", empty)
-    assert "nothing to sign for" in said("checkpoint", "create", "--data", empty)
+    assert "nothing to sign" in said("checkpoint", "create", "--data", empty)
     assert not (empty / "meta/keys").exists()

@@ -140,7 +140,7 @@ def test_verify_of_a_sound_directory_exits_0_and_says_how_much_was_checked(tmp_p
     assert result.exit_code == 0, result.output
     last = result.output.splitlines()[-1]
     assert last.startswith(f"{tmp_path}: sound: 2 topics, 2 partitions, 7 segments, 28 frames, 52 records, ")
-    assert "2 frames past the mark not judged; findings: 1 note" in last
+    assert "2 frames past the mark not checked; findings: 1 note" in last
     assert "torn tail" in result.output
 
 

@@ -181,7 +181,7 @@ def test_without_a_directory_it_is_about_the_installation(
     result = run("doctor")
     assert result.exit_code == 0, result.output
     assert (
-        "--  data directory: there is none at data; give one with --data or in CORDWOOD_DATA_DIR\n"
+        "--  data directory: data does not exist; give one with --data or in CORDWOOD_DATA_DIR\n"
         in result.stdout
     )
     for about in ("cordwood", "kernels", "confluent-kafka", "spark", "java"):

@@ -50,7 +50,7 @@ def test_no_such_directory(command: list[str], tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     assert refused(*command, "--data", missing) == (
         f"there is no directory {missing}; give a data directory with --data or in CORDWOOD_DATA_DIR, "
-        "or make one with cordwood topic create"
+        "or create one with cordwood topic create"
     )
     assert not missing.exists()
 
@@ -87,7 +87,7 @@ def test_locked_by_a_writer_that_does_not_listen(
     with cordwood.open(data):
         assert refused(*command, "--data", data) == (
             f"{data}/meta/lock is locked by another writer: pid {os.getpid()} on {socket.gethostname()}; "
-            "wait until it is done, or end it"
+            "wait until it ends, or stop it"
         )
 
 
@@ -97,7 +97,7 @@ def test_serve_of_a_directory_that_a_server_has_names_it(data: Path) -> None:
         assert sentence.startswith(f"{data}/meta/lock is locked by another writer: pid {os.getpid()} on ")
         address = broker.bootstrap
         assert sentence.endswith(
-            f"listening on {address}; use that one with --bootstrap {address}, or end it first"
+            f"listening on {address}; use that process with --bootstrap {address}, or stop it first"
         )
 
 
@@ -112,7 +112,7 @@ def where(request: pytest.FixtureRequest, data: Path) -> Iterator[list[object]]:
 
 def test_unknown_topic_and_partition(where: list[object]) -> None:
     for command in (["consume", "-e", "-t"], ["topic", "describe"], ["topic", "delete"]):
-        sentence = "there is no topic nowhere; cordwood topic list shows which there are"
+        sentence = "there is no topic nowhere; cordwood topic list shows the existing topics"
         assert refused(*command, "nowhere", *where) == sentence
     assert refused("consume", "-e", "-t", "nowhere", "-G", "billing", *where) == sentence
     assert (
@@ -138,7 +138,7 @@ def test_unknown_partition_to_produce_to_on_a_broker(data: Path) -> None:
 def test_wrong_offset(where: list[object]) -> None:
     assert refused("consume", "-t", "orders", "-o", 4, "-e", *where) == (
         "partition 0 of topic orders: offset 4 is not within 0 and 3, its first offset and its end; "
-        "take one of these, beginning, end, or -N for the last N"
+        "use one of these, beginning, end, or -N for the last N"
     )
 
 
@@ -148,7 +148,7 @@ def test_port_in_use(tmp_path: Path) -> None:
         sentence = refused("serve", "--data", tmp_path / "data", "--listen", f"localhost:{port}")
     assert sentence == (
         f"cannot listen on localhost:{port}: Address already in use"
-        "; choose another with --listen, where port 0 picks a free one"
+        "; choose another with --listen (port 0 means any free port)"
     )
 
 
@@ -161,8 +161,7 @@ def test_corrupt_segment(data: Path) -> None:
     sentence = refused("consume", "-t", "orders", "-o", 2, "-e", "--data", data, code=4)
     assert sentence.startswith(f"{segment} at byte {2 * frame}: CRC-32C of the batch: expected 0x")
     assert sentence.endswith(
-        "; offsets from 2 are refused, reading can go on at 3 (with -o 3); "
-        "cordwood verify says what else is wrong"
+        "; offsets from 2 are refused, reading can go on at 3 (with -o 3); cordwood verify reports all damage"
     )
     assert run("verify", data).exit_code == 4
     assert refused("segment", "dump", segment, code=4).startswith(
@@ -175,7 +174,7 @@ def test_damaged_metadata(data: Path) -> None:
     state.write_bytes(state.read_bytes().replace(b"orders", b"0rders"))
     sentence = refused("consume", "-t", "orders", "-e", "--data", data, code=4)
     assert sentence.startswith(f"{state}: checksum is ")
-    assert sentence.endswith("; cordwood verify says what else is wrong")
+    assert sentence.endswith("; cordwood verify reports all damage")
     # One damaged topic does not hide the others, nor that it is damaged.
     assert said("topic", "list", "--data", data).splitlines()[1].split() == ["orders", "1", "damaged"]
     said("topic", "create", "sound", "--data", data)

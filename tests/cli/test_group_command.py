@@ -78,7 +78,7 @@ def test_delete_takes_a_group_away_and_a_dry_run_does_not(consumed: Where) -> No
 
 
 def test_what_is_wrong_with_a_group_is_said_in_a_sentence(consumed: Where) -> None:
-    unknown = "there is no group shipping; cordwood group list shows which there are"
+    unknown = "there is no group shipping; cordwood group list shows the existing groups"
     for command in (["describe"], ["delete"], ["delete", "--dry-run"], ["reset", "--to", "end"]):
         assert refused("group", command[0], "shipping", *command[1:], *consumed) == unknown
     reset = ["group", "reset", "billing", *consumed]
@@ -132,7 +132,7 @@ def test_members_that_a_dead_server_left_keep_a_group_on_files_from_being_moved(
         stored = StoredGroup("consumer", 1, "range", "m", 0, (member,))
         log.offsets_topic().append(group_value(stored), key=group_key("billing"))
     sentence = refused("group", "reset", "billing", "-t", "orders", "--to", "end", "--data", tmp_path)
-    assert sentence.startswith("group billing has 1 member; stop them first, or wait until the server")
+    assert sentence.startswith("group billing has 1 member; stop them first, or wait until their sessions")
 
 
 def test_lag_of_a_topic_that_is_gone_is_not_known(tmp_path: Path) -> None:

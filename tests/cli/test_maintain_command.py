@@ -66,7 +66,7 @@ def test_force_compacts_however_little_there_is(data: Path) -> None:
 
 def test_a_directory_that_a_server_has_is_left_to_it(data: Path) -> None:
     with Broker(data):
-        assert refused("maintain", "--data", data).endswith("; it keeps the directory up by itself")
+        assert refused("maintain", "--data", data).endswith("; it runs maintenance by itself")
         assert "expiring" in said("maintain", "--dry-run", "--data", data)
 
 

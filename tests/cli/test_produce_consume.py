@@ -125,7 +125,7 @@ def test_a_group_goes_on_where_it_was(where: Where) -> None:
     assert said(*consume) == "d\n"
     assert said("consume", "-t", "orders", "-e", "-G", "late", "-o", "end", *where) == ""
     sentence = refused("consume", "-t", "orders", "-G", "billing", "-o", 3, *where, code=2)
-    assert sentence.startswith("with -G the group decides")
+    assert sentence.startswith("-G excludes -p")
 
 
 def test_lines_that_come_together_are_synced_together(

@@ -60,7 +60,7 @@ def test_a_damaged_log_exits_4_and_its_indexes_are_left_alone(data: Path) -> Non
     assert done.exit_code == 4
     assert str(log) in done.stdout
     assert ": 1 DAMAGED, nothing to rebuild: " in done.stdout
-    assert done.stdout.endswith("; cordwood verify says what else is wrong\n")
+    assert done.stdout.endswith("; cordwood verify reports all damage\n")
     assert index.read_bytes() == b"rubbish"
     (damage,) = json.loads(run("reindex", "--data", data, "--json").stdout)["damaged"]
     assert (damage["path"], damage["position"]) == (str(log), 0)
@@ -70,14 +70,14 @@ def test_a_live_server_keeps_its_directory(data: Path) -> None:
     segment(data, "idx").unlink()
     with serving(data) as server:
         sentence = refused("reindex", "--data", data)
-    assert f"listening on {server.bootstrap}; end it first: indexes are not rebuilt" in sentence
+    assert f"listening on {server.bootstrap}; stop it first: indexes are not rebuilt" in sentence
     assert said("reindex", "--data", data).startswith("rebuilt")
 
 
 def test_another_writer_is_waited_for_and_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "LOCKED_SECONDS", 0.05)
     with cordwood.open(data):
-        assert refused("reindex", "--data", data).endswith("; wait until it is done, or end it")
+        assert refused("reindex", "--data", data).endswith("; wait until it ends, or stop it")
 
 
 def test_no_directory_another_directory_and_an_unknown_topic(data: Path, tmp_path: Path) -> None:
@@ -89,5 +89,5 @@ def test_no_directory_another_directory_and_an_unknown_topic(data: Path, tmp_pat
     assert refused("reindex", "--data", empty).startswith(f"{empty} is not a data directory; give")
     assert not list(empty.iterdir())
     assert refused("reindex", "--data", data, "-t", "no-such") == (
-        "there is no topic no-such; cordwood topic list shows which there are"
+        "there is no topic no-such; cordwood topic list shows the existing topics"
     )

@@ -81,7 +81,7 @@ def test_a_corrupt_segment_exits_4_with_the_position_after_the_sound_frames(log_
     assert result.exit_code == 4
     assert len(result.stdout.splitlines()) == 2
     assert result.stderr.startswith(f"Error: {log_file} at byte {frame + 17}: CRC-32C: expected 0x")
-    assert result.stderr.endswith("; cordwood verify says what else is wrong\n")
+    assert result.stderr.endswith("; cordwood verify reports all damage\n")
 
 
 def test_what_lies_past_the_mark_is_not_judged(log_file: Path) -> None:

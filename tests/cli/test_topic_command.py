@@ -65,9 +65,9 @@ def test_what_is_wrong_with_a_topic_is_said_in_a_sentence(where: Where) -> None:
     assert refused("topic", "create", "orders", *where) == "there is a topic orders already"
     for command in ("describe", "delete"):
         sentence = refused("topic", command, "nowhere", *where)
-        assert sentence == "there is no topic nowhere; cordwood topic list shows which there are"
+        assert sentence == "there is no topic nowhere; cordwood topic list shows the existing topics"
     assert "topic name 'a/b' must be 1 to 249 of" in refused("topic", "create", "a/b", *where)
-    assert "expected more than the 2 there are" in refused(
+    assert "expected more than the current 2" in refused(
         "topic", "alter", "orders", "--partitions", 2, *where
     )
     assert "unknown setting segment.byte" in refused(

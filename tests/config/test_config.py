@@ -104,7 +104,7 @@ def test_every_attribute_is_a_declared_setting() -> None:
     for config, settings in ((TopicConfig, TOPIC_SETTINGS), (BrokerConfig, BROKER_SETTINGS)):
         attributes = {declared.name for declared in fields(config)} - undeclared
         assert attributes == {setting.attribute for setting in settings.values()}
-    assert len(SETTINGS) == 77
+    assert len(SETTINGS) == 78
 
 
 def test_no_two_settings_share_a_name_in_the_brokers_properties() -> None:
@@ -421,6 +421,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "log.retention.bytes": ("77", 77),
     "cordwood.retention.wait.for.groups": ("true", True),
     "cordwood.chain": ("true", True),
+    "cordwood.compaction.evidence.ms": ("3600000", 3_600_000),
     "log.cleaner.delete.retention.ms": ("7", 7),
     "log.cleaner.min.cleanable.ratio": ("0.25", 0.25),
     "log.cleaner.min.compaction.lag.ms": ("7", 7),
@@ -447,7 +448,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
 def test_a_format_is_a_setting_of_a_topic_and_not_a_default_of_the_broker() -> None:
     """The default could be another one tomorrow, and the topic's files would not be."""
     assert topic_config({"cordwood.format": "rustlog"}).format == "rustlog"
-    with pytest.raises(InvalidSetting, match="batch: others are set for a topic"):
+    with pytest.raises(InvalidSetting, match="batch: other formats are set per topic"):
         load({"cordwood.format": "rustlog"})
 
 
@@ -513,7 +514,7 @@ def test_quotas_are_those_of_their_org_and_overrides_win() -> None:
         "cordwood.org.0.consumer.byte.rate": "20",
     }
     config, warnings = load_broker_config(given, {"cordwood.org.7.stored.bytes": "40"}, environment={})
-    assert warnings == ["The quotas of org 7 have no effect: no listener is of it."]
+    assert warnings == ["The quotas of org 7 have no effect: no listener belongs to it."]
     assert config.quota_of(7) == OrgQuota(10, None, 40)
     assert config.quota_of(0) == OrgQuota(None, 20, None)
     assert config.quota_of(8) == OrgQuota()
@@ -761,13 +762,12 @@ def test_a_list_of_policies_is_kept_in_one_order() -> None:
 
 def test_more_copies_than_one_are_refused_for_a_topic_and_warned_of_in_the_file() -> None:
     """A server.properties of three brokers loads as it is; a topic must not promise what is not there."""
-    with pytest.raises(InvalidSetting, match="1: there is one broker, which has the only copy of a record"):
+    with pytest.raises(InvalidSetting, match="1: one broker holds the only copy of each record"):
         topic_config({"min.insync.replicas": "2"})
     config, warnings = load_broker_config({"min.insync.replicas": "2"}, environment={})
     assert config.topic_defaults.min_insync_replicas == 1
     assert warnings == [
-        "min.insync.replicas=2 has no effect: expected 1: there is one broker, which has the only copy of a "
-        "record."
+        "min.insync.replicas=2 has no effect: expected 1: one broker holds the only copy of each record."
     ]
     with pytest.raises(InvalidSetting):
         load({"min.insync.replicas": "many"})

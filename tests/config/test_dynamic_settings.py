@@ -54,12 +54,12 @@ def test_limits_of_orgs_change_one_by_one() -> None:
 
 
 REFUSED = {
-    "node.id": "start the broker again",
-    "listeners": "start the broker again",
-    "num.partitions": "start the broker again",
-    "cordwood.format": "start the broker again",
-    "cordwood.storage": "start the broker again",
-    "cordwood.listener.PLAINTEXT.org": "start the broker again",
+    "node.id": "restart the broker",
+    "listeners": "restart the broker",
+    "num.partitions": "restart the broker",
+    "cordwood.format": "restart the broker",
+    "cordwood.storage": "restart the broker",
+    "cordwood.listener.PLAINTEXT.org": "restart the broker",
     "log.retention.hours": "set log.retention.ms",
     "log.roll.hours": "set log.roll.ms",
     "num.io.threads": "a setting of Kafka that Cordwood does not apply",

@@ -549,7 +549,7 @@ def test_metadata_that_somebody_else_wrote_is_said_not_to_be_kept(tmp_path: Path
     )
     report = imported(tmp_path / "data", "laminarmq", tmp_path / "source")
     assert records(tmp_path / "data")[0] == [Record(7, NOW, None, b"value")]
-    assert "metadata that is not ours" in report.not_kept[0]
+    assert "metadata of another writer" in report.not_kept[0]
 
 
 def test_a_topic_is_found_in_a_shared_log_by_its_name(tmp_path: Path) -> None:

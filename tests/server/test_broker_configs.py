@@ -137,7 +137,7 @@ def test_what_can_change_and_what_cannot_is_told(raw: Asking) -> None:
         ("num.io.threads", "4", "num.io.threads is a setting of Kafka that Cordwood does not apply"),
         ("log.retention.mss", "4", "did you mean log.retention.ms?"),
         ("log.retention.ms", "soon", "log.retention.ms='soon': expected a whole number"),
-        ("min.insync.replicas", "2", "expected 1: there is one broker"),
+        ("min.insync.replicas", "2", "expected 1: one broker"),
     ],
 )
 def test_what_a_broker_cannot_do_is_refused_by_name(raw: Asking, name: str, value: str, said: str) -> None:

@@ -218,7 +218,7 @@ def check_said(broker: cordwood.Broker, failed: str) -> None:
     assert "sync failed" in str(broker.failure), failed
     status, reason = readiness(broker)
     assert status == 503, failed
-    assert "nothing is stored any more" in reason
+    assert "nothing more is stored" in reason
 
 
 def suppress_failure(broker: cordwood.Broker) -> None:
@@ -316,7 +316,7 @@ def test_the_command_ends_with_an_error_whichever_sync_failed(tmp_path: Path, wi
         finally:
             process.kill()
     assert process.returncode == 1
-    assert "a sync failed; nothing is stored any more" in errors
+    assert "a sync failed; nothing more is stored" in errors
     assert within in errors
     assert errors.splitlines()[-1].startswith("Error: ")
     assert "Traceback" not in errors

@@ -252,7 +252,7 @@ def test_the_command_ends_with_an_error_when_a_sync_failed_and_starts_again(tmp_
         finally:
             process.kill()
     assert process.returncode == 1
-    assert "a sync failed; nothing is stored any more" in errors
+    assert "a sync failed; nothing more is stored" in errors
     assert errors.splitlines()[-1].startswith("Error: ")
     assert "sync failed" in errors.splitlines()[-1]
     assert "Traceback" not in errors

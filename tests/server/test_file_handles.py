@@ -56,7 +56,7 @@ def test_more_topics_than_file_handles_are_served_and_every_acknowledged_record_
         assert server.stop() == 0
         said = server.errors.splitlines()
         assert len(said) == 1, said
-        assert f"may have only {FEW} files and connections open (ulimit -n)" in said[0]
+        assert f"can open only {FEW} files and connections (ulimit -n)" in said[0]
     with cordwood.open(tmp_path, read_only=True) as log:
         for number in range(TOPICS):
             found = [record.value for record in log.topic(f"topic-{number}").read()]

@@ -330,7 +330,7 @@ def test_a_log_that_failed_makes_the_server_unready_but_not_dead(tmp_path: Path)
         producer.flush(SECONDS_MAX)
         status, sentence = get(url_of(broker, "/readyz"))
         assert (status, sentence.count("\n")) == (503, 1)
-        assert sentence.startswith("nothing is stored any more: ")
+        assert sentence.startswith("nothing more is stored: ")
         assert get(url_of(broker, "/healthz")) == (200, "ok\n")
         found = scrape(broker.metrics_url)
         assert found.value("cordwood_failed_logs") == 1

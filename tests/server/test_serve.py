@@ -176,7 +176,7 @@ def test_a_second_server_on_the_directory_is_told_who_has_it(tmp_path: Path) -> 
         sentence = refused("--data", str(tmp_path), "--listen", "localhost:0")
         assert sentence == (
             f"{tmp_path}/meta/lock is locked by another writer: {holder}"
-            f"; use that one with --bootstrap {server.bootstrap}, or end it first"
+            f"; use that process with --bootstrap {server.bootstrap}, or stop it first"
         )
         round_trip(server.address)
 
@@ -190,7 +190,7 @@ def test_a_port_in_use_is_said_and_leaves_the_directory_to_others(tmp_path: Path
         assert printed == ""
         assert errors == (
             f"Error: cannot listen on localhost:{port}: Address already in use"
-            "; choose another with --listen, where port 0 picks a free one\n"
+            "; choose another with --listen (port 0 means any free port)\n"
         )
     assert tmp_path.joinpath("meta", "clean").exists()
     cordwood.open(tmp_path).close()
@@ -210,7 +210,7 @@ def test_what_cannot_be_a_setting_is_refused_in_one_sentence(tmp_path: Path) -> 
         "cordwood.sync='sometimes': expected each"
     )
     assert refused(*here, "--listen", "nowhere").startswith(
-        "listeners='nowhere': expected PLAINTEXT://HOST:PORT"
+        "listeners='nowhere': expected a comma-separated list of PLAINTEXT://HOST:PORT"
     )
     assert refused(*here, "--listen", "SASL_SSL://:9093").startswith("listeners='SASL_SSL://:9093': expected")
     assert refused(*here, "-X", "listeners=").startswith("listeners='': expected at least one HOST:PORT")

@@ -102,7 +102,7 @@ def test_a_command_that_cannot_be_obeyed_is_refused_in_one_sentence(client: Aski
     wrong = ErrorCode.INVALID_RECORD
     said = refused(client, command(0, staged, query="another"), wrong)
     assert said == f"a command of another in {TOPIC}"
-    assert "no command" in refused(client, frame(b"garbage"), wrong)
+    assert "not a command" in refused(client, frame(b"garbage"), wrong)
     missing = msgspec.structs.replace(staged, frames=2)
     assert "task t1 sent 2 frames; 1 are here" in refused(client, command(0, missing), wrong)
     missing = msgspec.structs.replace(staged, partition=9)

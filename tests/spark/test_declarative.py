@@ -152,7 +152,7 @@ def test_a_full_refresh_says_what_it_does_and_asks(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     result = run("pipeline", "run", pipeline.spec, "--full-refresh", "--data", pipeline.data, stdin="n\n")
     assert result.exit_code == 1
-    assert "keep what they have, and get everything once more" in result.stderr
+    assert "keep their records and get all records once more" in result.stderr
     assert not pipeline.storage.exists()
 
 

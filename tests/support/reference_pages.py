@@ -1,6 +1,6 @@
-"""Makes the tables of docs/configuration.md and docs/metrics.md from what is declared in the code.
+"""Generate the tables of docs/configuration.md and docs/metrics.md from the declarations in the code.
 
-``PYTHONPATH=tests .venv/bin/python -m support.reference_pages`` writes them anew.
+``PYTHONPATH=tests .venv/bin/python -m support.reference_pages`` regenerates them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cordwood.config.loading import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS, f
 from cordwood.telemetry import LOOKED_UP, LOOKED_UP_EACH, METRICS, SPANS, Metric
 
 DOCS = Path(__file__).parents[2] / "docs"
-#: Pages with tables that are made.
+#: Pages with generated tables.
 PAGES = (DOCS / "configuration.md", DOCS / "metrics.md")
 
 
@@ -52,7 +52,7 @@ MADE: Mapping[str, Callable[[], str]] = {
 
 
 def made(text: str) -> str:
-    """Return a page with its tables made anew."""
+    """Return a page with its tables regenerated."""
 
     def section(match: re.Match[str]) -> str:
         return f"<!-- made: {match[1]} -->\n{MADE[match[1]]()}<!-- end -->"

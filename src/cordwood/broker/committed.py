@@ -1,4 +1,4 @@
-"""What consumer groups have committed, read from the internal topic where no coordinator runs."""
+"""Committed offsets of consumer groups, read from the internal topic when no coordinator runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ReadRows = Callable[[], Iterable[tuple[bytes | None, bytes | None]]]
 def last_rows(rows: Iterable[tuple[bytes | None, bytes | None]]) -> list[OffsetsRow]:
     """Return the last record of each key, in order.
 
-    No other record counts, and memory goes with the keys, not with the size of the topic.
+    Only the last record of a key is valid. Memory depends on the number of keys, not on the topic's size.
     """
     last: dict[bytes, bytes | None] = {}
     for key, value in rows:
@@ -25,7 +25,7 @@ def last_rows(rows: Iterable[tuple[bytes | None, bytes | None]]) -> list[Offsets
 
 
 class CommittedOffsets:
-    """The committed offsets of all groups, read once, when they are first asked for. One thread at a time."""
+    """The committed offsets of all groups, read once at the first use. One thread at a time."""
 
     def __init__(self, read_rows: ReadRows) -> None:
         self._read_rows = read_rows
@@ -33,17 +33,17 @@ class CommittedOffsets:
         self._failure: CordwoodError | None = None
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """Return the smallest offset that a group has committed in a partition, None if none has.
+        """Return the smallest offset that any group has committed in a partition, or None.
 
         Raises:
-            CordwoodError: If it cannot be read: that is not the same as no group.
+            CordwoodError: If the offsets cannot be read, which is not the same as no group.
         """
         if self._failure is not None:
             raise self._failure
         if self._coordinator is None:
             coordinator = Coordinator(GroupLimits(), str)
             try:
-                # Members and their sessions are of no interest here, so neither is the time.
+                # The time only matters for sessions of members, which are not used here.
                 coordinator.load(last_rows(self._read_rows()), 0)
             except CordwoodError as error:
                 self._failure = error
@@ -51,5 +51,5 @@ class CommittedOffsets:
             coordinator.loaded = True
             self._coordinator = coordinator
         if self._coordinator.is_unread(topic, partition):
-            raise StorageError(f"a record of {offsets_topic.NAME} is none that this version knows")
+            raise StorageError(f"a record of {offsets_topic.NAME} has an unknown format")
         return self._coordinator.needed_from(topic, partition)

@@ -1,10 +1,10 @@
-"""Fetch sessions (KIP-227): the broker remembers what a consumer fetches, and tells it only what is new.
+"""Fetch sessions (KIP-227): the broker stores the partitions of a consumer, and returns only changes.
 
-A consumer names its partitions once. Each later fetch of the session names those whose offset changed, and
-is answered with those that have records, another high watermark or log start, or an error. Without a session
-a consumer of 1,000 partitions names and is told of all of them each time.
+A consumer names its partitions once. Each later fetch of the session names the partitions whose offset
+changed. The answer has the partitions with records, a new high watermark or log start, or an error. Without a
+session, each request and answer of a consumer of 1,000 partitions has all of them.
 
-Sessions are a convenience that may end at any moment: the consumer then asks in full and goes on.
+A session may end at any time: the consumer then sends a full fetch.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from enum import Enum
 from cordwood.broker.fetching import Got, PartitionFetch
 from cordwood.broker.leader_epochs import NO_EPOCH
 
-#: What stands for no session where an id of one is expected.
+#: The session id that means no session.
 NO_SESSION = 0
-#: The epochs with which a client asks in full: to open a session, and to have none.
+#: The epochs of a full fetch: to open a session, and without a session.
 OPENING, SESSIONLESS = 0, -1
-#: As in Kafka: a session that was not used for this long may be evicted for any other one, and one that is
-#: younger than this is not evicted for its size.
+#: As in Kafka, a session that was not used for this long may be evicted for any other session, and a session
+#: that is younger than this is not evicted for a larger one.
 EVICTABLE_AFTER_MS = 120_000
-#: The partitions that all sessions of a broker may have together. Each takes about 600 bytes.
+#: The maximum number of partitions in all sessions of a broker. Each takes about 600 bytes.
 PARTITIONS_MAX = 50_000
-#: The number that comes after this one is 1: 0 opens a session.
+#: The epoch after this one is 1, because 0 opens a session.
 _EPOCH_MAX = 2**31 - 1
 
 TopicRef = str | bytes
-"""A topic by its name or, in a session that goes by ids, by its id."""
+"""A topic by its name or, in a session that uses ids, by its id."""
 Key = tuple[TopicRef, int]
 
 
 class SessionProblem(Enum):
-    """Why a fetch is not answered in the session that it names."""
+    """Why a fetch in a session is refused."""
 
-    NOT_FOUND = "there is no such session, or no more"
-    WRONG_EPOCH = "the session is at another epoch"
-    WRONG_NAMING = "the session names topics by name and the request by id, or the other way round"
+    NOT_FOUND = "the session does not exist or has ended"
+    WRONG_EPOCH = "the session has another epoch"
+    WRONG_NAMING = "the session names topics by name and the request by id, or the reverse"
 
 
 class Asked:
-    """One partition of a session: what the client wants of it, and what it was told last."""
+    """One partition of a session: the client's request, and the last state that it was told."""
 
     __slots__ = ("leader_epoch", "max_bytes", "offset", "partition", "told", "topic", "wish")
 
@@ -53,14 +53,14 @@ class Asked:
         self.offset = offset
         self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
-        #: The high watermark and the log start that the client knows, None if it is to be told.
+        #: The high watermark and the log start that the client knows, or None if it must be told.
         self.told: tuple[int, int] | None = None
-        #: The same in the broker's own words, None while the topic is not there.
+        #: The request under the broker's name of the topic, or None while the topic does not exist.
         self.wish: PartitionFetch | None = None
 
     @property
     def key(self) -> Key:
-        """What tells it from other partitions of the session."""
+        """The key of the partition in its session."""
         return self.topic, self.partition
 
     def is_news(self, got: Got) -> bool:
@@ -69,8 +69,8 @@ class Asked:
         return bool(got.frames) or got.error is not None or standing != self.told
 
     def tell(self, got: Got | None) -> None:
-        """Take note that the client is told of *got*, None for a topic that is not there."""
-        # After an error it is told again where the partition stands, as soon as that is known.
+        """Note that the client is told of *got*, or of a missing topic if *got* is None."""
+        # After an error the client is told the offsets again as soon as they are known.
         if got is None or got.error is not None:
             self.told = None
         else:
@@ -78,7 +78,7 @@ class Asked:
 
 
 class FetchSession:
-    """What one consumer fetches. ``epoch`` is the one that its next request must have."""
+    """The session of one consumer. ``epoch`` is the epoch that its next request must have."""
 
     __slots__ = ("by_id", "created_ms", "epoch", "id", "partitions", "places", "resolved_at", "used_ms")
 
@@ -87,9 +87,9 @@ class FetchSession:
         self.by_id = by_id
         self.epoch = OPENING + 1
         self.created_ms = self.used_ms = now_ms
-        #: In the order in which they are read: those that gave records last come last.
+        #: In the order of reading: partitions that returned records most recently are last.
         self.partitions: dict[Key, Asked] = {each.key: each for each in asked}
-        #: The state of the topics for which the wishes of the partitions hold; see `resolve`.
+        #: The change number of the topics for which the partitions' requests are valid; see `resolve`.
         self.resolved_at = -1
         self.places: frozenset[tuple[str, int]] | None = None
 
@@ -97,7 +97,7 @@ class FetchSession:
         return len(self.partitions)
 
     def update(self, asked: Iterable[Asked], forgotten: Iterable[Key]) -> None:
-        """Add partitions or change what is wanted of them; then drop those that are *forgotten*."""
+        """Add or change partitions, then remove the *forgotten* ones."""
         for new in asked:
             known = self.partitions.get(new.key)
             if known is None:
@@ -111,10 +111,10 @@ class FetchSession:
                 self.places = None
 
     def resolve(self, changes: int, find: Callable[[TopicRef], str | None]) -> bool:
-        """Fill in the wishes; return whether a topic is missing. *find* gives the inner name of a topic.
+        """Look up the topics; return whether one is missing. *find* returns the internal name of a topic.
 
-        *changes* is another number after each change to the topics. As long as it stays, only what the
-        client changed is looked up.
+        *changes* changes with every change to the topics. While it is the same, only partitions that the
+        client changed are looked up.
         """
         again = changes != self.resolved_at
         missing = False
@@ -138,22 +138,22 @@ class FetchSession:
         return missing
 
     def rotate(self, asked: Iterable[Asked]) -> None:
-        """Let *asked*, which gave records, be read last next time, so that each gets its turn."""
+        """Move *asked*, which returned records, to the end of the order, so that no partition starves."""
         for each in asked:
             if self.partitions.pop(each.key, None) is not None:
                 self.partitions[each.key] = each
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the request after the one of *epoch*."""
+    """Return the epoch of the request after *epoch*."""
     return epoch + 1 if epoch < _EPOCH_MAX else 1
 
 
 class FetchSessions:
     """The sessions of the clients of one org, at most *slots* of them. One caller at a time.
 
-    *new_id* gives numbers above 0 that are hard to guess, *now_ms* a time that never goes back. With *slots*
-    or *partitions_max* at 0 no session is ever opened.
+    *new_id* returns numbers above 0 that are hard to guess, *now_ms* a monotonic time. If *slots* or
+    *partitions_max* is 0, no session is ever opened.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class FetchSessions:
         partitions_max: int = PARTITIONS_MAX,
     ) -> None:
         self.slots = slots
-        #: How many sessions ended because others needed their place.
+        #: The number of sessions that were evicted for others.
         self.evictions = 0
         #: The number of partitions in all sessions.
         self.partitions = 0
@@ -187,9 +187,9 @@ class FetchSessions:
             self.partitions -= len(session)
 
     def open(self, asked: Sequence[Asked], *, by_id: bool) -> int:
-        """Begin a session with these partitions and return its id, `NO_SESSION` where there is no room.
+        """Open a session with these partitions and return its id, or `NO_SESSION` if there is no room.
 
-        There is none for a request without partitions or with one that is named twice.
+        A request without partitions, or with a partition that is named twice, gets no session.
         """
         now_ms = self._now_ms()
         if not asked or not self._make_room(len(asked), now_ms):
@@ -207,9 +207,9 @@ class FetchSessions:
     def resume(
         self, session_id: int, epoch: int, asked: Sequence[Asked], forgotten: Iterable[Key], *, by_id: bool
     ) -> FetchSession | SessionProblem | None:
-        """Return the session that a request goes on with, changed as it says.
+        """Return the session of a request, with the request's changes applied.
 
-        None stands for one that has no partitions left: it is over, and the request wants nothing else.
+        Returns None if the session has no partitions left: it is closed, and the request needs no data.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -224,7 +224,7 @@ class FetchSessions:
         if not session.partitions:
             self.close(session_id)
             return None
-        # Used last: it is not among those that are evicted to make room for what it grew by.
+        # Most recently used, so that it is not evicted to make room for its own growth.
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = self._now_ms()
         if len(session) > before and not self._fits(0, 0, session.used_ms):
@@ -234,11 +234,11 @@ class FetchSessions:
         return session
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Return whether a new session of *size* partitions has a place; evict others for it if allowed."""
+        """Return whether there is room for a session of *size* partitions; evict others if allowed."""
         if size > self._partitions_max or not self.slots:
             return False
         if not self._fits(1, size, now_ms):
-            # As in Kafka, one that has fewer partitions gives way unless it is new.
+            # As in Kafka, a session with fewer partitions is evicted unless it is new.
             grown = (each for each in self if now_ms - each.created_ms > EVICTABLE_AFTER_MS)
             smallest = min(grown, key=len, default=None)
             full = len(self) >= self.slots and self.partitions + size <= self._partitions_max
@@ -248,7 +248,7 @@ class FetchSessions:
         return True
 
     def _fits(self, count: int, size: int, now_ms: int) -> bool:
-        """Return whether *count* sessions with *size* partitions more fit; evict unused ones for them."""
+        """Return whether *count* more sessions with *size* partitions fit; evict unused sessions."""
         while len(self) + count > self.slots or self.partitions + size > self._partitions_max:
             oldest = next(iter(self), None)
             if oldest is None or now_ms - oldest.used_ms <= EVICTABLE_AFTER_MS:

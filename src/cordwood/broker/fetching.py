@@ -15,19 +15,19 @@ from cordwood.telemetry import FETCH_READ, Tracer, no_tracing
 
 
 class PartitionFetch(NamedTuple):
-    """A wish for records of a partition from an offset on, with a limit in bytes."""
+    """A request for records of a partition from an offset on, with a limit in bytes."""
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
-    #: What the client takes for the partition's leader epoch; it is checked unless it is `NO_EPOCH`.
+    #: The partition's leader epoch known to the client; it is checked unless it is `NO_EPOCH`.
     leader_epoch: int = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What came of one wish: batches, as they stand in the file if it has batches, or why there are none."""
+    """The result for one partition: batches, uncopied if the store has batches, or the error."""
 
     frames: tuple[memoryview, ...] = ()
     high_watermark: int = -1
@@ -41,7 +41,7 @@ class Got:
 
 
 class FetchResult(NamedTuple):
-    """What came of all wishes, in their order."""
+    """The results of all requests, in their order."""
 
     each: list[Got]
     size: int
@@ -49,9 +49,9 @@ class FetchResult(NamedTuple):
 
 
 Find = Callable[[str, int], Partition]
-"""From a topic and the number of a partition to what can be read of it."""
+"""Returns the partition for a topic and a partition number."""
 Name = Callable[[str, int], str]
-"""From the same to what a span calls it."""
+"""Returns the name of a partition in spans."""
 
 
 def _plain_name(topic: str, partition: int) -> str:
@@ -65,10 +65,10 @@ def read_all(
     tracer: Tracer = no_tracing,
     name: Name = _plain_name,
 ) -> FetchResult:
-    """Read what is wanted, in order, up to *max_bytes* altogether.
+    """Read the requested partitions in order, up to *max_bytes* in total.
 
-    The first frame there is comes whole, however large: a consumer would otherwise never get past it. One
-    partition that cannot be read does not keep the others from being read.
+    The first frame is always returned whole: a consumer would otherwise never get past a large one. If one
+    partition cannot be read, the others are still read.
     """
     each: list[Got] = []
     left, failed = max_bytes, False
@@ -89,9 +89,9 @@ def read_all(
 def _read_traced(
     tracer: Tracer, name: Name, find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool
 ) -> Got:
-    """Read in a span, which counts the records: that takes a look at each batch."""
+    """Read in a span. The span has the number of records, for which every batch is parsed."""
     got = Got()
-    # Raised so that the span ends as failed, and caught as it was.
+    # Raised so that the span ends as failed, and suppressed here.
     with contextlib.suppress(CordwoodError), tracer.start(FETCH_READ) as span:
         got = _read(find, wanted, max_bytes, whole_first=whole_first)
         count = sum(_count_from(wanted.offset, frame) for frame in got.frames)
@@ -104,7 +104,7 @@ def _read_traced(
 
 
 def _count_from(offset: int, frame: memoryview) -> int:
-    """Return how many records of *frame*, whole batches, are at or after *offset*."""
+    """Return the number of records of *frame*, whole batches, at or after *offset*."""
     count = 0
     for header in batch.scan(frame).headers():
         if header.base_offset >= offset:
@@ -112,7 +112,7 @@ def _count_from(offset: int, frame: memoryview) -> int:
         elif header.record_count == header.last_offset_delta + 1:
             count += max(header.next_offset - offset, 0)
         else:
-            # Compaction took records out of it, so only the records themselves say which are left.
+            # Compaction removed records from the batch, so its records must be decoded.
             records = batch.decode_records(frame, header)
             count += sum(record.offset >= offset for record in records)
     return count
@@ -132,7 +132,7 @@ def _read(find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bo
     except OffsetOutOfRange as error:
         return Got((), error.end, error.start, error)
     except (LeaderEpochFenced, LeaderEpochUnknown) as error:
-        # What the client knows of the partition may be wrong altogether: it gets no offsets to go by.
+        # The client's view of the partition may be wrong, so it gets no offsets.
         return Got(error=error)
     except CordwoodError as error:
         if log is None:

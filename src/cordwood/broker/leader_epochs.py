@@ -1,7 +1,7 @@
-"""Leader epochs: which one a partition is in, where each ends, and whether a client knows the current one.
+"""Leader epochs: the current epoch of a partition, the end of each epoch, and checks of clients' epochs.
 
-A partition of one broker never gets another leader. Its epoch grows when its log is truncated or restored,
-which happens while no broker runs, so an epoch that was read once holds for the life of a broker.
+The leader of a partition never changes. Its epoch increases when its log is truncated or restored, which
+happens while no broker runs, so an epoch that was read once is valid while the broker runs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from cordwood.storage.directory import DirectoryPartitions
 from cordwood.storage.log import Epoch
 from cordwood.storage.meta import TopicEntry
 
-#: Stands for an epoch that is not known, on the wire as here.
+#: The value of an unknown epoch, also in the protocol.
 NO_EPOCH = -1
 
 
 def check_leader_epoch(given: int, current: int) -> None:
-    """Refuse a request of a client that takes *given* for the leader epoch; `NO_EPOCH` fits any.
+    """Check the leader epoch *given* by a client; `NO_EPOCH` is always accepted.
 
     Raises:
-        LeaderEpochFenced: If it is an older one: the log may have been truncated since the client asked.
-        LeaderEpochUnknown: If it is a newer one.
+        LeaderEpochFenced: If *given* is older: the log may have been truncated since the client read it.
+        LeaderEpochUnknown: If *given* is newer.
     """
     if given in (NO_EPOCH, current):
         return
@@ -33,15 +33,15 @@ def check_leader_epoch(given: int, current: int) -> None:
 
 
 def epoch_at(epochs: Sequence[Epoch], offset: int) -> int:
-    """Return the epoch that the record at *offset* was appended under. *epochs* are oldest first."""
+    """Return the epoch of the record at *offset*. *epochs* are oldest first."""
     return epochs[max(bisect_right(epochs, offset, key=lambda each: each.start_offset) - 1, 0)].epoch
 
 
 def epoch_end(epochs: Sequence[Epoch], epoch: int, end_offset: int) -> tuple[int, int]:
-    """Return the largest epoch not above *epoch* that has records, and the offset after its last one.
+    """Return the largest epoch not above *epoch* that has records, and the offset after its last record.
 
-    As in Kafka, both are -1 for an epoch later than any there was, and an epoch before the first one in
-    *epochs* ends where that begins. *end_offset* is where the last epoch ends so far.
+    As in Kafka, both are -1 for an epoch later than the last, and an epoch before the first one in *epochs*
+    ends where that begins. *end_offset* is the current end of the last epoch.
     """
     if not 0 <= epoch <= epochs[-1].epoch:
         return NO_EPOCH, -1
@@ -55,12 +55,12 @@ class LeaderEpochs:
 
     def __init__(self, partitions: DirectoryPartitions) -> None:
         self._partitions = partitions
-        # By the id of the topic. Most topics have the same epochs, which are kept once.
+        # By the id of the topic. Most topics have equal epochs, which share one tuple.
         self._known: dict[str, tuple[int, ...]] = {}
         self._kept: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def known(self, entry: TopicEntry) -> tuple[int, ...] | None:
-        """Return the epochs of a topic's partitions if they were read before. Never blocks."""
+        """Return the epochs of a topic's partitions if they are cached, or None. Never blocks."""
         known = self._known.get(entry.id)
         return known if known is not None and len(known) == entry.partitions else None
 
@@ -79,9 +79,9 @@ class LeaderEpochs:
         try:
             return self._partitions.leader_epoch(topic, partition)
         except CordwoodError:
-            # Damaged, or deleted meanwhile. Requests for the partition itself say so.
+            # Damaged, or deleted concurrently. Requests for the partition itself report it.
             return NO_EPOCH
 
     def forget(self, entry: TopicEntry) -> None:
-        """Drop what was read of a topic that is deleted."""
+        """Drop the cached epochs of a deleted topic."""
         self._known.pop(entry.id, None)

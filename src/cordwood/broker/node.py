@@ -1,4 +1,4 @@
-"""One broker without its sockets: topics, partitions, producer ids, in domain words."""
+"""One broker without its sockets: topics, partitions, producer ids, in domain terms."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.telemetry import PRODUCE_STORE, Tracer, no_tracing
 
-#: How much is read at a time of a topic that is read whole.
+#: The bytes per read when a whole topic is read.
 ROWS_BYTES = 1 << 20
-#: Producer ids are reserved this many at a time, so that giving one out rarely costs a sync.
+#: The number of producer ids that are reserved at a time, so that a new id rarely needs a sync.
 PRODUCER_ID_BLOCK = 1000
 
 
 class Placed(NamedTuple):
-    """Where a batch was put: offsets [base, next) of a log. Durable once that log has committed them."""
+    """The offsets [base, next) of an appended batch and its log. Durable once the log has committed them."""
 
     log: WritablePartition
     base_offset: int
@@ -38,7 +38,7 @@ class Placed(NamedTuple):
 
 
 class PartitionStanding(NamedTuple):
-    """Where a partition stands, and the bytes of its segments."""
+    """The offsets of a partition and the bytes of its segments."""
 
     log_start_offset: int
     high_watermark: int
@@ -46,7 +46,7 @@ class PartitionStanding(NamedTuple):
 
 
 class Node:
-    """A broker's state. Everything here may block on the disk; call it from any thread."""
+    """A broker's state. Every method may block on the disk and may be called from any thread."""
 
     def __init__(self, directory: DataDirectory, config: BrokerConfig, tracer: Tracer = no_tracing) -> None:
         self._tracer = tracer
@@ -58,15 +58,15 @@ class Node:
         self._producer_guard = Lock()
 
     def append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None = None) -> Placed:
-        """Append a batch that a client encoded, checked, in a buffer that may be changed. Not durable.
+        """Check and append a client's batch, in a writable buffer. Not durable on return.
 
-        A batch of an idempotent producer that is stored already gives the place it has.
+        For a batch of an idempotent producer that is already stored, the existing offsets are returned.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition, or the topic is not that of *topic_id*.
-            FrameError, RecordRefused: If the batch is not one to store.
-            RecordsRejected: If it is, but for some of its records.
-            OutOfSequence, ProducerFenced: If it is not its producer's turn.
+            UnknownTopic: If the topic or partition does not exist, or the topic does not have *topic_id*.
+            FrameError, RecordRefused: If the batch is invalid.
+            RecordsRejected: If some of its records are invalid.
+            OutOfSequence, ProducerFenced: If its sequence or producer epoch is wrong.
             StorageError: If it could not be written.
         """
         if self._tracer is no_tracing:
@@ -82,8 +82,8 @@ class Node:
     def _append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None) -> Placed:
         log = self._partitions.writable(topic, partition)
         if topic_id is not None and log.state.topic_id != topic_id:
-            # Deleted, and another of its name created, since the client's request was looked at.
-            raise UnknownTopic(f"topic {topic} is another one now")
+            # Deleted and created again since the client's request was checked.
+            raise UnknownTopic(f"topic {topic} was deleted and created again")
         now_ms = self.directory.context.clock.now_ms()
         frame = log.format.receive(batch, terms_of(log.config, now_ms))
         base_offset, next_offset, append_timestamp = log.append_received(frame)
@@ -92,10 +92,10 @@ class Node:
     def recompression_of(
         self, topic: str, partition: int, data: memoryview
     ) -> Callable[[], memoryview] | None:
-        """Return what brings the batch *data* into the codec of its topic, None if it is in that already.
+        """Return a function that recompresses the batch *data* for its topic, or None if that is not needed.
 
-        What is returned takes long, may be called in any thread, and returns a batch that cannot be brought
-        there as it is: `append` says what is wrong with it, and compresses what was not compressed before.
+        The function is slow and may be called in any thread. It returns an invalid batch unchanged: `append`
+        reports the error, and compresses a batch that was not recompressed.
         """
         log = self._partitions.opened(topic, partition)
         codec = None if log is None or log.format.record_per_frame else codec_of(log.config)
@@ -111,7 +111,7 @@ class Node:
         )
 
     def peek(self, wishes: Sequence[PartitionFetch]) -> FetchResult | None:
-        """Return an empty result if there is nothing to read, without touching the disk; else None."""
+        """Return an empty result if there is nothing to read, else None. Does not access the disk."""
         each = []
         for wanted in wishes:
             log = self._partitions.opened(wanted.topic, wanted.partition)
@@ -123,9 +123,9 @@ class Node:
         return FetchResult(each, 0, failed=False)
 
     def find_news(self, asked: Iterable[Asked]) -> list[Asked]:
-        """Return the partitions of a fetch session that may have something new for its client.
+        """Return the partitions of a fetch session that may have changes for its client.
 
-        All others are as the client was told last. Touches no disk; the topic of each must be known.
+        All others are unchanged for the client. Does not access the disk; the topic of each must be known.
         """
         opened = self._partitions.opened
         found = []
@@ -144,10 +144,10 @@ class Node:
     def find_offset(
         self, topic: str, partition: int, timestamp: int, leader_epoch: int = NO_EPOCH
     ) -> Position:
-        """Return the place that *timestamp* stands for; see `offsets.find_offset`.
+        """Return the position for *timestamp*; see `offsets.find_offset`.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If the topic or partition does not exist.
             LeaderEpochFenced, LeaderEpochUnknown: If *leader_epoch* is not that of the partition.
         """
         log = self._partitions.readable(topic, partition)
@@ -155,7 +155,7 @@ class Node:
         found = find_offset(log, timestamp)
         if found.offset < 0:
             return found
-        # There may be no record at the end yet: the epoch is that of the next one.
+        # There is no record at the end yet: the epoch is that of the next record.
         epoch = log.leader_epoch if timestamp == LATEST else epoch_at(log.epochs, found.offset)
         return found._replace(leader_epoch=epoch)
 
@@ -163,12 +163,12 @@ class Node:
         """Delete the records below *offset*, or all if it is -1; return the log start. Durable on return.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If the topic or partition does not exist.
             OffsetOutOfRange: If *offset* is above the high watermark, or below 0 and not -1.
         """
         log = self._partitions.readable(topic, partition)
         target = log.high_watermark if offset == -1 else offset
-        # An offset below the log start is no mistake: those records are gone. One below 0 was never there.
+        # An offset below the log start is valid: those records are deleted. One below 0 never existed.
         if not 0 <= target <= log.high_watermark:
             raise OffsetOutOfRange(target, log.log_start_offset, log.high_watermark)
         log.advance_log_start(target)
@@ -177,10 +177,10 @@ class Node:
     def epoch_end(
         self, topic: str, partition: int, epoch: int, leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
-        """Return where a leader epoch ends; see `leader_epochs.epoch_end`.
+        """Return the end of a leader epoch; see `leader_epochs.epoch_end`.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If the topic or partition does not exist.
             LeaderEpochFenced, LeaderEpochUnknown: If *leader_epoch* is not that of the partition.
         """
         log = self._partitions.readable(topic, partition)
@@ -188,26 +188,26 @@ class Node:
         return epoch_end(log.epochs, epoch, log.high_watermark)
 
     def producers(self, topic: str, partition: int) -> list[KnownProducer]:
-        """Return the idempotent producers that a partition knows.
+        """Return the idempotent producers of a partition.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If the topic or partition does not exist.
             StorageError: If its log cannot be read.
         """
         return self._partitions.readable(topic, partition).producers()
 
     def standing(self, topic: str, partition: int) -> PartitionStanding:
-        """Return where a partition stands.
+        """Return the offsets and size of a partition.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
+            UnknownTopic: If the topic or partition does not exist.
             StorageError: If it cannot be opened.
         """
         log = self._partitions.readable(topic, partition)
         return PartitionStanding(log.log_start_offset, log.high_watermark, log.size())
 
     def sizes(self, topics: Sequence[TopicEntry]) -> dict[tuple[str, int], int]:
-        """Return the bytes of each partition of *topics*; one that cannot be read is left out."""
+        """Return the bytes of each partition of *topics*, without partitions that cannot be read."""
         found = {}
         for entry in topics:
             for partition in range(entry.partitions):
@@ -216,10 +216,10 @@ class Node:
         return found
 
     def new_producer_id(self) -> int:
-        """Return an id that no idempotent producer had before, across restarts.
+        """Return a new producer id, unique across restarts.
 
         Raises:
-            StorageError: If a block of ids was due to be reserved and could not be.
+            StorageError: If a block of ids could not be reserved.
         """
         with self._producer_guard:
             if not self._producer_ids:
@@ -229,10 +229,10 @@ class Node:
             return given
 
     def read_rows(self, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Yield key and value of every record of a topic that there is now, partition by partition.
+        """Yield key and value of every current record of a topic, partition by partition.
 
         Raises:
-            CorruptRange: Where a record is not what was written.
+            CorruptRange: If a record is corrupt.
         """
         entry = self.topics.find(topic)
         for partition in range(0 if entry is None else entry.partitions):
@@ -246,19 +246,19 @@ class Node:
                 offset = fetched.next_offset
 
     def topics_with_files(self) -> list[str]:
-        """Return the names of the topics that have files of their own, that of the shared log among them."""
+        """Return the names of the topics with files of their own, including the shared log."""
         return [entry.name for entry in list(self.directory.topics.values()) if not is_shared(entry)]
 
     def follow_changed(self, pace: Pace) -> dict[tuple[str, int], CordwoodError]:
-        """Bring chains up to date; return which could not be, and why. See `Chains.follow_changed`."""
+        """Update chains; return the partitions that failed and their errors. See `Chains.follow_changed`."""
         failures = self.directory.chains.follow_changed(pace)
         return {(log.state.topic, log.state.partition): error for log, error in failures.items()}
 
     def to_maintain(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:
-        """Return the partitions whose topics have a policy that may ask for something. Touches no file.
+        """Return the partitions that may need maintenance by their topics' policies. Accesses no file.
 
-        Without *retention* those that have outgrown theirs: what comes in between two times that it is due
-        may be many times what is to be kept.
+        Without *retention*, partitions that exceed their limit are still included: between two passes, a
+        partition may get many times the bytes that retention keeps.
         """
         found = []
         outgrown = self.directory.maintenance.has_outgrown
@@ -297,7 +297,7 @@ class Node:
         return maintenance.maintain(log, needed_from=lambda topic, partition: needed_from, pace=pace)
 
     def collect_abandoned(self) -> None:
-        """Remove what queries staged and did not come back for.
+        """Remove the staged files and topics of abandoned queries.
 
         Raises:
             StorageError: If a journal or a directory cannot be read.

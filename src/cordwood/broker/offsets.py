@@ -1,4 +1,4 @@
-"""Finding offsets: the ends of a partition, and the record at a time."""
+"""Lookup of offsets: the ends of a partition, and records by timestamp."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import NamedTuple
 
 from cordwood.storage.log import Partition
 
-#: What Kafka's clients ask for in place of a timestamp.
+#: Kafka's special values in place of a timestamp.
 LATEST, EARLIEST, NEWEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = -1, -2, -3, -4, -5, -6
 _NOTHING = -1
 
 
 class Position(NamedTuple):
-    """A place in a partition; all are -1 where there is none."""
+    """A position in a partition; all fields are -1 if there is none."""
 
     offset: int
     timestamp: int = _NOTHING
-    #: The leader epoch of the record there, or of the next one that is appended.
+    #: The leader epoch of the record at the offset, or of the next appended record.
     leader_epoch: int = _NOTHING
 
 
 def find_offset(log: Partition, timestamp: int) -> Position:
-    """Return the place that *timestamp*, in milliseconds or one of the constants here, stands for.
+    """Return the position for *timestamp*, in milliseconds or one of the constants of this module.
 
-    Nothing is ever tiered, so the local start is the start and the tiered end is nowhere.
+    There is no tiered storage, so the local start is the start, and there is no tiered end.
 
     Raises:
-        ValueError: If *timestamp* is negative and none of the constants.
-        CorruptRange: If the records there are not what was written.
+        ValueError: If *timestamp* is negative and not one of the constants.
+        CorruptRange: If the records at the position are corrupt.
     """
     match timestamp:
         case -1:  # LATEST

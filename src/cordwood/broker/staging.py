@@ -1,13 +1,13 @@
 """Publishing by address: tasks of a query send frames to its staging topic, and one command publishes them.
 
-A staging topic is like any other, but for its partition 0: a record there is a command, and it is answered
-when the broker has done what it says. What tasks sent to the other partitions is written to shares, and
-those are published as if the tasks had staged them on the disk of the broker. Commands may name such shares
-too, for a query that sees the disk but not the lock.
+A staging topic is like any other, except its partition 0: a record in it is a command, which is answered when
+the broker has executed it. The frames that tasks sent to the other partitions are written to shares, which
+are published as if the tasks had staged them on the broker's disk. Commands may also name such shares, for a
+query that can access the disk but does not hold the lock.
 
-A staging topic is of an org, and so is everything that its commands name: queries and topics are called what
-clients of that org call them. Only in org 0 may a command name shares of topics of any org, as the
-catalogue calls them: those were written by somebody who has the disk before them.
+A staging topic belongs to an org, and its commands use the names of queries and topics of that org's clients.
+Only in org 0 may a command name shares of topics of any org, by their names in the catalogue: the writer of
+those shares has access to the disk.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cordwood.storage.meta import SHARED_TOPIC
 from cordwood.storage.sink import Share, ShareWriter, StagedTarget, query_key
 
 STAGING_PREFIX = "__cordwood_staging-"
-#: The partition of a staging topic that takes commands.
+#: The partition of a staging topic for commands.
 COMMANDS = 0
 _READ_BYTES = 8 << 20
-#: Topics that the broker alone writes.
+#: Topics that only the broker writes.
 _NOT_TO_WRITE = frozenset({OFFSETS_TOPIC, SHARED_TOPIC})
 
 
 class StagedFrames(msgspec.Struct, frozen=True):
-    """What one attempt at a task sent to a staging topic.
+    """The frames that one attempt of a task sent to a staging topic.
 
-    Its records are among those at offsets [start, end) of ``partition``: the ones whose key begins with
-    ``task``. Each has one frame for a value.
+    They are the records at offsets [start, end) of ``partition`` whose key begins with ``task``. The value of
+    each is one frame.
     """
 
     task: str
@@ -49,7 +49,7 @@ class StagedFrames(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """Publish a batch of a query: shares in their order, then frames in theirs."""
+    """A command to publish a batch of a query: first the shares, then the frames, each in their order."""
 
     query: str
     batch: Annotated[int, msgspec.Meta(ge=0)]
@@ -59,7 +59,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrameKey(msgspec.Struct, frozen=True, array_like=True):
-    """The key of a staged frame: who sent it, and for which partition."""
+    """The key of a staged frame: its task and its target partition."""
 
     task: str
     topic: str
@@ -72,7 +72,7 @@ _KEY = msgspec.json.Decoder(FrameKey)
 
 
 def staging_topic(query: str) -> str:
-    """Return the name of the topic that a query stages in."""
+    """Return the name of the staging topic of a query."""
     return STAGING_PREFIX + query_key(query)
 
 
@@ -82,27 +82,27 @@ def is_command(topic: str, partition: int) -> bool:
 
 
 class SinkCommands:
-    """Obeys commands. Everything here blocks on the disk; callable from any thread."""
+    """Executes commands. Every method blocks on the disk and may be called from any thread."""
 
     def __init__(self, directory: DataDirectory, delete_topic: Callable[[str], None]) -> None:
         self._directory = directory
         self._delete_topic = delete_topic
 
     def execute(self, topic: str, records: Sequence[Record]) -> list[Share]:
-        """Publish what *records* of partition 0 of *topic* say, and return what was published.
+        """Execute the commands in *records* of partition 0 of *topic*; return the published shares.
 
-        A batch that was published before is not published again.
+        A batch that is already published is not published again.
 
         Raises:
-            RecordRefused: If a record is no command of this topic, or what it names is not there.
-            UnknownTopic, DiskFull, LogFailed: As `Publisher.publish` does.
+            RecordRefused: If a record is not a command of this topic, or the frames it names are missing.
+            UnknownTopic, DiskFull, LogFailed: Like `Publisher.publish`.
         """
         published = []
         for record in records:
             try:
                 command = _COMMAND.decode(record.value or b"")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise RecordRefused(f"a record that is no command: {error}") from None
+                raise RecordRefused(f"a record is not a command: {error}") from None
             name, org = tenancy.split(topic)
             if staging_topic(command.query) != name or not tenancy.is_client_id(command.query):
                 raise RecordRefused(f"a command of {command.query} in {name}")
@@ -112,8 +112,8 @@ class SinkCommands:
     def collect_abandoned(self, before_ms: int) -> list[str]:
         """Delete staging topics whose newest record is older than *before_ms*; return their names.
 
-        What no query came back for in that time, none will. Only where the times are those of appending: a
-        client's clock may be anything.
+        After that time no query will use them. Only topics with append times are considered: a client's clock
+        may be wrong.
         """
         directory, gone = self._directory, []
         for name, entry in list(directory.topics.items()):
@@ -132,12 +132,12 @@ class SinkCommands:
         entry = directory.topics.get(topic)
         if entry is None:
             raise UnknownTopic.named(topic)
-        # All that is staged now is of this batch or an earlier one: the next begins after this one.
+        # All staged frames are of this batch or an earlier one: the next batch begins after this one.
         ends = [
             directory.partitions.readable(topic, number).high_watermark for number in range(entry.partitions)
         ]
         if command.batch <= directory.publisher.promised(command.query):
-            # What is staged is of the next batch by now, but for shares of this one, which go.
+            # The staged frames are of the next batch by now; shares of this batch are removed.
             directory.publisher.publish(command.query, command.batch, ())
             return []
         shares: list[Share] = list(command.shares)
@@ -148,7 +148,7 @@ class SinkCommands:
                 shares += self._take(topic, staged, writers[-1], org)
             new = directory.publisher.publish(command.query, command.batch, shares, remember=command.remember)
         except CordwoodError:
-            # Asked for again, it is all taken from the topic again.
+            # If the command is sent again, all frames are read from the topic again.
             if directory.publisher.promised(command.query) < command.batch:
                 for writer in writers:
                     writer.discard()
@@ -160,11 +160,11 @@ class SinkCommands:
         return shares if new else []
 
     def _take(self, topic: str, staged: StagedFrames, writer: ShareWriter, org: int) -> tuple[Share, ...]:
-        """Write the frames that a task sent to a share."""
+        """Write the frames of a task to a share."""
         frames = 0
         for key, frame in self._frames(topic, staged):
             if tenancy.MARK in key.topic or key.topic in _NOT_TO_WRITE:
-                raise RecordRefused(f"{key.topic} is no topic to publish to")
+                raise RecordRefused(f"{key.topic} is not a topic to publish to")
             writer.append(StagedTarget(tenancy.qualify(key.topic, org), key.topic_id, key.partition), frame)
             frames += 1
         if frames != staged.frames:
@@ -182,20 +182,20 @@ class SinkCommands:
                         try:
                             key = _KEY.decode(record.key or b"")
                         except (msgspec.MsgspecError, UnicodeDecodeError):
-                            raise RecordRefused(f"{topic}: a record that is no frame") from None
+                            raise RecordRefused(f"{topic}: a record is not a frame") from None
                         if key.task == staged.task:
                             yield key, bytearray(record.value or b"")
             offset = fetched.next_offset
 
 
 def _scoped(command: Command, org: int) -> Command:
-    """Return *command* with its query as it is called inside: that of another org has batches of its own.
+    """Return *command* with the internal name of its query: queries of different orgs have separate batches.
 
     Raises:
-        RecordRefused: If it names a share of another org's topic, or of one of the broker's own.
+        RecordRefused: If it names a share of another org's topic or of an internal topic.
     """
     for section in (section for share in command.shares for section in share.sections):
         elsewhere = org and not section.topic.endswith(tenancy.qualify("", org))
         if elsewhere or section.topic in _NOT_TO_WRITE:
-            raise RecordRefused(f"a share of {section.topic}, which is no topic to publish to")
+            raise RecordRefused(f"a share of {section.topic}, which is not a topic to publish to")
     return msgspec.structs.replace(command, query=tenancy.qualify_id(command.query, org))

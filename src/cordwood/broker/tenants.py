@@ -1,4 +1,4 @@
-"""What the clients of one org may do with topics: under their own names, and with none of another's."""
+"""Topics as the clients of one org see them: under their own names, without those of other orgs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from cordwood.storage.meta import TopicEntry, check_topic_name
 
 
 class Tenant:
-    """One org. Looking up never blocks, but for `leader_epochs`; all else may. From any thread.
+    """The topics of one org. May be called from any thread.
 
-    Topics go in by the names or ids that clients give; those of another org are as if they were not there.
-    What comes out has both names: `BrokerTopic.name` for clients, `BrokerTopic.key` for the broker.
+    Lookups except `leader_epochs` never block; all other methods may. Arguments are the names or ids that
+    clients send; topics of other orgs do not exist here. Results have both names: `BrokerTopic.name` for
+    clients, `BrokerTopic.key` for the broker.
     """
 
     def __init__(self, node: Node, config: BrokerConfig, org: int) -> None:
@@ -34,32 +35,32 @@ class Tenant:
 
     @property
     def changes(self) -> int:
-        """A number that is another one after every change to the topics."""
-        # What hides the internal topic is part of what is seen.
+        """A number that changes with every change to the topics."""
+        # Whether the internal topic is hidden also changes the visible topics.
         return self._shelf.changes << 1 | self._hides_internal()
 
     def __len__(self) -> int:
-        """Return about how many topics there are: those that are hidden count."""
+        """Return the approximate number of topics, including hidden ones."""
         return len(self._shelf.topics)
 
     def names(self) -> list[str]:
-        """Return the names of all topics, in the order they were created."""
+        """Return the names of all topics in the order of their creation."""
         return [name for name in list(self._shelf.topics) if not self._is_hidden(name)]
 
     def sorted_names(self) -> list[str]:
-        """Return the names of all topics in their own order. Not to be changed."""
+        """Return the sorted names of all topics. Callers must not change the list."""
         changes = self.changes
         if self._sorted[0] != changes:
             self._sorted = (changes, sorted(self.names()))
         return self._sorted[1]
 
     def find(self, name: str) -> BrokerTopic | None:
-        """Return the topic of that name, if there is one."""
+        """Return the topic called *name*, or None."""
         found = self._shelf.topics.get(name)
         return None if found is None or self._is_hidden(name) else found
 
     def find_by_id(self, topic_id: bytes) -> BrokerTopic | None:
-        """Return the topic with this id of 16 bytes, if there is one."""
+        """Return the topic with this 16-byte id, or None."""
         found = self._shelf.by_id.get(bytes(topic_id))
         return None if found is None or self._is_hidden(found.name) else found
 
@@ -67,29 +68,29 @@ class Tenant:
         return name in RESERVED and (name not in INTERNAL or self._hides_internal())
 
     def _hides_internal(self) -> bool:
-        """Return whether the offsets of groups are not to be read here: those of many orgs are in there."""
+        """Return whether the offsets topic is hidden from this org: it holds the offsets of all orgs."""
         return self.is_one_of_many
 
     @property
     def is_one_of_many(self) -> bool:
-        """Whether the broker has, or may have, anything of another org."""
+        """Whether the broker has, or may get, topics of another org."""
         return bool(self.org or self._shared_broker or self._topics.has_tenants())
 
     def check_name(self, name: str) -> None:
-        """Refuse a name that no topic of a client can have.
+        """Check that a client may create a topic called *name*.
 
         Raises:
-            RecordRefused: If it is not allowed, too long with the org behind it, or the broker's own.
+            RecordRefused: If the name is not allowed, too long together with the org, or internal.
         """
         if tenancy.MARK in name:
             raise RecordRefused(f"topic name {name!r} must be 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'")
         check_topic_name(name)
         longest = 249 - len(tenancy.qualify("", self.org))
         if len(name) > longest:
-            raise RecordRefused(f"topic name {name!r} must have no more than {longest} characters here")
+            raise RecordRefused(f"topic name {name!r} must have at most {longest} characters in this org")
 
     def _check_visible(self, name: str) -> None:
-        """Refuse a name that a client cannot give, or of a topic whose being there is nobody's to know."""
+        """Raise RecordRefused if *name* is not allowed or belongs to a topic that is hidden from clients."""
         self.check_name(name)
         if self._is_hidden(name):
             raise RecordRefused(f"{name} is internal")
@@ -101,7 +102,7 @@ class Tenant:
         return found
 
     def _own(self, name: str) -> BrokerTopic:
-        """Return a topic that clients may change."""
+        """Return the topic called *name*. Raises RecordRefused if clients may not change it."""
         found = self._found(name)
         if name in RESERVED:
             raise RecordRefused(f"{name} is internal")
@@ -110,20 +111,20 @@ class Tenant:
     # --- changing ---------------------------------------------------------------------------------
 
     def plan(self, name: str, partitions: int | None, config: Mapping[str, str]) -> TopicConfig:
-        """Check that a topic could be created, and return the settings it would have.
+        """Check that a topic can be created, and return its settings. Creates nothing.
 
         Raises:
             RecordRefused: If the name is not allowed.
-            TopicExists: If there is one.
+            TopicExists: If the topic exists.
             ConfigError: If a setting or the number of partitions is not allowed.
         """
         self._check_visible(name)
         return self._topics.plan(tenancy.qualify(name, self.org), partitions, config)
 
     def create_all(self, wanted: Sequence[NewTopic]) -> list[BrokerTopic | CordwoodError]:
-        """Create topics with one sync for all; return each, or why it was not created. Durable on return.
+        """Create topics with one sync for all; return each topic or its error. Durable on return.
 
-        What is returned for one is what `plan` would raise, or a StorageError.
+        The error is one that `plan` raises, or a StorageError.
         """
         refused: dict[str, CordwoodError] = {}
         for name, _, _ in wanted:
@@ -141,20 +142,20 @@ class Tenant:
     def _made(self, name: str, made: TopicEntry | CordwoodError) -> BrokerTopic | CordwoodError:
         if isinstance(made, CordwoodError):
             return made
-        return self.find(name) or UnknownTopic(f"topic {name} was deleted meanwhile")
+        return self.find(name) or UnknownTopic(f"topic {name} was deleted after its creation")
 
     def create(self, name: str, partitions: int | None, config: Mapping[str, str]) -> BrokerTopic:
-        """Create a topic; see `create_all`. Raises what that returns."""
+        """Create a topic; see `create_all`. Raises the error instead of returning it."""
         (made,) = self.create_all([NewTopic(name, partitions, config)])
         if isinstance(made, CordwoodError):
             raise made
         return made
 
     def ensure(self, name: str) -> BrokerTopic:
-        """Return the topic, created if it is missing and that is allowed. Durable on return.
+        """Return the topic; create it if it is missing and auto-creation is enabled. Durable on return.
 
         Raises:
-            UnknownTopic: If it is missing and topics are not created by being asked for.
+            UnknownTopic: If it is missing and auto-creation is disabled.
             RecordRefused: If the name is not allowed.
         """
         self._check_visible(name)
@@ -162,11 +163,11 @@ class Tenant:
         return self._found(name)
 
     def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Give a topic *count* partitions in all. Durable on return.
+        """Increase the number of partitions of a topic to *count*. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
-            InvalidSetting: If that is not more than it has, too many, or the topic is internal.
+            UnknownTopic: If the topic does not exist.
+            InvalidSetting: If *count* is not an increase or is too large, or the topic is internal.
         """
         key = self._found(name).key
         if name in RESERVED:
@@ -174,20 +175,20 @@ class Tenant:
         self._topics.add_partitions(key, count, validate_only=validate_only)
 
     def alter(self, name: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
-        """Replace the settings that a topic has of its own. Durable on return.
+        """Replace the topic's own settings. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
-            ConfigError: If a setting is unknown, does not fit, or cannot be changed any more.
+            UnknownTopic: If the topic does not exist.
+            ConfigError: If a setting is unknown, its value is invalid, or it is fixed at creation.
         """
         self._topics.alter(self._found(name).key, config, validate_only=validate_only)
 
     def delete(self, name: str) -> None:
-        """Delete a topic and everything in it. Durable on return.
+        """Delete a topic and all its records. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
-            RecordRefused: If it is internal.
+            UnknownTopic: If the topic does not exist.
+            RecordRefused: If the topic is internal.
         """
         self._topics.delete(self._own(name).key)
 
@@ -195,8 +196,8 @@ class Tenant:
         """Delete the records below *offset*, or all if it is -1; return the log start. Durable on return.
 
         Raises:
-            UnknownTopic: If there is no such topic or partition.
-            RecordRefused: If it is internal.
+            UnknownTopic: If the topic or partition does not exist.
+            RecordRefused: If the topic is internal.
             OffsetOutOfRange: If *offset* is above the high watermark, or below 0 and not -1.
         """
         return self._node.delete_records(self._own(name).key, partition, offset)
@@ -206,29 +207,29 @@ class Tenant:
     def find_offset(
         self, name: str, partition: int, timestamp: int, leader_epoch: int = NO_EPOCH
     ) -> Position:
-        """Return the place that *timestamp* stands for; see `Node.find_offset`."""
+        """Return the position for *timestamp*; see `Node.find_offset`."""
         return self._node.find_offset(self._found(name).key, partition, timestamp, leader_epoch)
 
     def epoch_end(
         self, name: str, partition: int, epoch: int, leader_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:
-        """Return where a leader epoch ends; see `Node.epoch_end`."""
+        """Return the end of a leader epoch; see `Node.epoch_end`."""
         return self._node.epoch_end(self._found(name).key, partition, epoch, leader_epoch)
 
     def producers(self, name: str, partition: int) -> list[KnownProducer]:
-        """Return the idempotent producers that a partition knows; see `Node.producers`."""
+        """Return the idempotent producers of a partition; see `Node.producers`."""
         return self._node.producers(self._found(name).key, partition)
 
     def sizes(self, topic: BrokerTopic) -> dict[int, int]:
-        """Return the bytes of each partition of a topic; one that cannot be read is left out.
+        """Return the bytes of each partition of a topic, without partitions that cannot be read.
 
         Raises:
-            UnknownTopic, LogClosed: If it is deleted meanwhile.
+            UnknownTopic, LogClosed: If the topic is deleted concurrently.
         """
         return {partition: size for (_, partition), size in self._node.sizes([topic.entry]).items()}
 
     def stored_bytes(self) -> int:
-        """Return the bytes of all partitions. Opens all of them; what goes meanwhile is left out."""
+        """Return the bytes of all partitions. Opens all of them; skips topics deleted concurrently."""
         total = 0
         for topic in list(self._shelf.topics.values()):
             if topic.name in RESERVED:

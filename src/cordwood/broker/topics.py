@@ -1,6 +1,6 @@
-"""The topics of a broker, of all tenants: found by name or id, created, deleted.
+"""The topics of a broker, of all tenants: lookup by name or id, creation, deletion.
 
-Names here are those of the catalogue, as ``orders@7``; `tenants` has what clients see of it.
+Names are those of the catalogue, such as ``orders@7``; `tenants` has the clients' view.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, check_topic_name, co
 
 #: One partition: all groups share its syncs, and a group's records stay in order.
 OFFSETS_PARTITIONS = 1
-#: Every commit is a record, of which only the last of a key counts; what is active is not compacted.
+#: Every commit is a record, and only the last record of a key is valid; the active segment is not compacted.
 OFFSETS_SEGMENT_BYTES = 16 << 20
-#: More partitions than this in one topic are refused: each of them costs files and memory.
+#: The maximum number of partitions of a topic: each takes files and memory.
 PARTITIONS_MAX = 10_000
 
 
 #: Topics that clients may read but not write.
 INTERNAL = frozenset({OFFSETS_TOPIC})
-#: Names that no topic of a client has, in any org: the broker's own topics, seen or not.
+#: Names that no client's topic can have, in any org: the broker's own topics, visible or hidden.
 RESERVED = INTERNAL | {SHARED_TOPIC}
 
 
 def is_internal(name: str) -> bool:
-    """Return whether a topic is there for the broker's own sake, so that clients leave it out of patterns."""
+    """Return whether a topic is internal to the broker, so that clients exclude it from patterns."""
     return name in RESERVED or name.startswith(STAGING_PREFIX)
 
 
 class BrokerTopic(NamedTuple):
-    """A topic: what its clients call it, what it is called inside, and its id of 16 bytes."""
+    """A topic: its name for clients, its internal name, and its 16-byte id."""
 
     name: str
     key: str
@@ -48,12 +48,12 @@ class BrokerTopic(NamedTuple):
 
     @property
     def partitions(self) -> int:
-        """How many partitions it has."""
+        """The number of partitions."""
         return self.entry.partitions
 
 
 class NewTopic(NamedTuple):
-    """A topic to create, with ``num.partitions`` unless *partitions* says otherwise."""
+    """A topic to create, with ``num.partitions`` partitions if *partitions* is None."""
 
     name: str
     partitions: int | None
@@ -61,23 +61,23 @@ class NewTopic(NamedTuple):
 
 
 class Shelf:
-    """The topics of one org, by the names that its clients give, in the order they were created.
+    """The topics of one org by their names for clients, in the order of their creation.
 
-    One writer; other threads may look up, and list in one step.
+    One thread writes; other threads may look up, and list in one step.
     """
 
     def __init__(self) -> None:
         self.topics: dict[str, BrokerTopic] = {}
         self.by_id: dict[bytes, BrokerTopic] = {}
-        #: Grows with every change, so that what was made of the topics is known to be out of date.
+        #: Increases with every change, so that data derived from the topics can be invalidated.
         self.changes = 0
 
 
 class Topics:
-    """What topics there are. Looking up never blocks; creating and deleting sync. From any thread.
+    """All topics. Lookups never block; creation and deletion sync. May be called from any thread.
 
-    All topics of a broker are created and deleted here, so that each org has a list of its own: nobody
-    should walk those of all others to find them.
+    All topics of a broker are created and deleted here, so that each org has its own list: listing the topics
+    of one org does not scan those of all others.
     """
 
     def __init__(self, directory: DataDirectory, config: BrokerConfig) -> None:
@@ -90,11 +90,11 @@ class Topics:
             self._shelve(entry)
 
     def shelf(self, org: int) -> Shelf:
-        """Return the topics of an org; it stays the same one whatever happens to them."""
+        """Return the topics of an org; always the same object."""
         return self._shelves.setdefault(org, Shelf())
 
     def has_tenants(self) -> bool:
-        """Return whether there are topics of any org but 0."""
+        """Return whether there are topics of any org except 0."""
         return any(org and shelf.topics for org, shelf in list(self._shelves.items()))
 
     def _shelve(self, entry: TopicEntry) -> TopicEntry:
@@ -106,15 +106,15 @@ class Topics:
         return entry
 
     def names(self) -> list[str]:
-        """Return the names of all topics, in the order they were created."""
+        """Return the names of all topics in the order of their creation."""
         return list(self._directory.topics)
 
     def find(self, name: str) -> TopicEntry | None:
-        """Return the topic of that name, if there is one."""
+        """Return the topic called *name*, or None."""
         return self._directory.topics.get(name)
 
     def find_by_id(self, topic_id: bytes) -> TopicEntry | None:
-        """Return the topic with this id of 16 bytes, if there is one."""
+        """Return the topic with this 16-byte id, or None."""
         return self._directory.topics.by_id(str(uuid.UUID(bytes=topic_id)))
 
     def id_of(self, entry: TopicEntry) -> bytes:
@@ -126,11 +126,11 @@ class Topics:
         return self._directory.config_of(entry.config)
 
     def plan(self, name: str, partitions: int | None, config: Mapping[str, str]) -> TopicConfig:
-        """Check that a topic could be created, and return the settings it would have.
+        """Check that a topic can be created, and return its settings. Creates nothing.
 
         Raises:
             RecordRefused: If the name is not allowed.
-            TopicExists: If there is one.
+            TopicExists: If the topic exists.
             ConfigError: If a setting or the number of partitions is not allowed.
         """
         check_topic_name(name)
@@ -148,9 +148,9 @@ class Topics:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> TopicEntry:
-        """Create a topic, with ``num.partitions`` unless told otherwise. Durable on return.
+        """Create a topic, with ``num.partitions`` partitions by default. Durable on return.
 
-        Raises as `plan` does, and:
+        Raises like `plan`, and:
 
         Raises:
             StorageError: If it could not be stored.
@@ -161,7 +161,7 @@ class Topics:
         return made
 
     def create_all(self, wanted: Sequence[NewTopic]) -> list[TopicEntry | CordwoodError]:
-        """Create topics with one sync for all; return each, or what `create` would raise. Durable."""
+        """Create topics with one sync for all; return each topic or its error. Durable on return."""
         with self._changing:
             made = self._new_entries(wanted)
             new = [entry for entry in made if isinstance(entry, TopicEntry)]
@@ -177,7 +177,7 @@ class Topics:
         ]
 
     def _new_entries(self, wanted: Sequence[NewTopic]) -> list[TopicEntry | CordwoodError]:
-        """Return what the catalogue is to say of each of *wanted*, or why it is not created."""
+        """Return the catalogue entry of each of *wanted*, or its error."""
         made: list[TopicEntry | CordwoodError] = []
         forms: dict[str, str] = {}
         for name, partitions, config in wanted:
@@ -197,10 +197,10 @@ class Topics:
             return self._shelve(self._directory.topics.create(name, topic_id, partitions, config))
 
     def ensure(self, name: str) -> TopicEntry:
-        """Return the topic, created if it is missing and that is allowed. Durable on return.
+        """Return the topic; create it if it is missing and auto-creation is enabled. Durable on return.
 
         Raises:
-            UnknownTopic: If it is missing and topics are not created by being asked for.
+            UnknownTopic: If it is missing and auto-creation is disabled.
             RecordRefused: If the name is not allowed.
         """
         found = self.find(name)
@@ -222,35 +222,35 @@ class Topics:
         found = self.find(OFFSETS_TOPIC)
         if found is not None:
             return found
-        # As in Kafka: what the broker writes itself is as it writes it.
+        # As in Kafka, the broker's own records keep the compression in which it writes them.
         config = {"cleanup.policy": "compact", "compression.type": "producer"}
         if self._config.topic_defaults.segment_bytes > OFFSETS_SEGMENT_BYTES:
             config["segment.bytes"] = str(OFFSETS_SEGMENT_BYTES)
         return self._create(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
 
     def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
-        """Give a topic *count* partitions in all. Durable on return.
+        """Increase the number of partitions of a topic to *count*. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
-            InvalidSetting: If that is not more than it has, or too many.
+            UnknownTopic: If the topic does not exist.
+            InvalidSetting: If *count* is not an increase or is too large.
         """
         entry = self.find(name)
         if entry is None:
             raise UnknownTopic.named(tenancy.split(name).name)
         if not entry.partitions < count <= PARTITIONS_MAX:
-            expected = f"more than the {entry.partitions} there are, up to {PARTITIONS_MAX}"
+            expected = f"more than the current {entry.partitions}, up to {PARTITIONS_MAX}"
             raise InvalidSetting("partitions", count, expected)
         if not validate_only:
             with self._changing:
                 self._shelve(self._directory.topics.alter(name, partitions=count))
 
     def alter(self, name: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
-        """Replace the settings that a topic has of its own. Durable on return.
+        """Replace the topic's own settings. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
-            ConfigError: If a setting is unknown, does not fit, or cannot be changed any more.
+            UnknownTopic: If the topic does not exist.
+            ConfigError: If a setting is unknown, its value is invalid, or it is fixed at creation.
         """
         entry = self.find(name)
         if entry is None:
@@ -262,10 +262,10 @@ class Topics:
                 self._shelve(self._directory.topics.alter(name, config=config))
 
     def delete(self, name: str) -> None:
-        """Delete a topic and everything in it. Durable on return.
+        """Delete a topic and all its records. Durable on return.
 
         Raises:
-            UnknownTopic: If there is none.
+            UnknownTopic: If the topic does not exist.
         """
         with self._changing:
             self._directory.topics.delete(name)

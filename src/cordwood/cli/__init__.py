@@ -27,33 +27,33 @@ from cordwood.errors import (
 
 __all__ = ["ExitCode", "main"]
 
-# Each command: its place, and its line in the overview.
+# Each command: its module and function, and its line in the overview.
 _COMMANDS = {
     "backup": ("cordwood.cli.files.backup:backup", "Back up a data directory, beside its writer."),
     "checkpoint": (
         "cordwood.cli.evidence.checkpoint:checkpoint",
-        "Sign for what a log holds, and check that it still does.",
+        "Sign the content of a log, and check it against signatures.",
     ),
     "completion": ("cordwood.cli.completion:completion", "Print the completion script of a shell."),
     "consume": ("cordwood.cli.records.consume:consume", "Print the records of a topic."),
     "doctor": ("cordwood.cli.operations.doctor:doctor", "Explain a data directory and this installation."),
-    "export": ("cordwood.cli.files.export:export", "Write a topic as another system keeps it."),
+    "export": ("cordwood.cli.files.export:export", "Write a topic in the layout of another system."),
     "group": ("cordwood.cli.operations.group:group", "List, describe, reset and delete consumer groups."),
-    "import": ("cordwood.cli.files.import_:import_", "Make a topic of another system's directory."),
+    "import": ("cordwood.cli.files.import_:import_", "Create a topic from another system's directory."),
     "maintain": ("cordwood.cli.files.maintain:maintain", "Run one pass of retention and compaction."),
     "pipeline": ("cordwood.cli.pipeline:pipeline", "Run jobs of the data pipeline on Spark."),
     "produce": ("cordwood.cli.records.produce:produce", "Append lines from standard input to a topic."),
     "prove": ("cordwood.cli.evidence.prove:prove", "Prove that a record is in the log."),
     "reindex": ("cordwood.cli.files.reindex:reindex", "Rebuild the indexes of a data directory."),
-    "restore": ("cordwood.cli.files.restore:restore", "Make a data directory of a backup, up to any point."),
-    "segment": ("cordwood.cli.files.segment:segment", "Look into a segment file."),
+    "restore": ("cordwood.cli.files.restore:restore", "Create a data directory from a backup."),
+    "segment": ("cordwood.cli.files.segment:segment", "Print the content of a segment file."),
     "serve": ("cordwood.cli.operations.serve:serve", "Serve a data directory to Kafka clients."),
     "top": ("cordwood.cli.operations.top:top", "Show rates, sizes and lag of topics, live."),
     "topic": ("cordwood.cli.operations.topic:topic", "Create, list, describe, alter and delete topics."),
     "verify": ("cordwood.cli.files.verify:verify", "Check every byte of a data directory."),
     "verify-proof": (
         "cordwood.cli.evidence.verify_proof:verify_proof",
-        "Check a proof with nothing but a key.",
+        "Check a proof with only a key.",
     ),
 }
 #: The exit status that a shell expects after Ctrl-C.
@@ -116,24 +116,24 @@ def _end_quietly() -> NoReturn:
 
 
 def _reported(error: CordwoodError | OSError) -> click.ClickException:
-    """Return *error* as one sentence that says what to do, with its exit status."""
+    """Return *error* as one sentence with advice, and its exit status."""
     text = str(error)
     match error:
         case CorruptRange():
-            text += f" (with -o {error.resume_offset}); cordwood verify says what else is wrong"
+            text += f" (with -o {error.resume_offset}); cordwood verify reports all damage"
             return _Corruption(text)
         case MetadataDamaged() | FrameError() | JobFailed(corruption=True):
-            return _Corruption(f"{text}; cordwood verify says what else is wrong")
+            return _Corruption(f"{text}; cordwood verify reports all damage")
         case OffsetOutOfRange():
-            text += " any more: the log moved meanwhile; begin again, as with -o beginning"
+            text += " any more: the log changed during the command; start again, as with -o beginning"
         case UnknownTopic() if error.missing is not None:
-            text += "; cordwood topic list shows which there are"
+            text += "; cordwood topic list shows the existing topics"
         case DirectoryLocked() if error.address is not None:
-            text += f"; use that one with --bootstrap {error.address}, or end it first"
+            text += f"; use that process with --bootstrap {error.address}, or stop it first"
         case DirectoryLocked():
-            text += "; wait until it is done, or end it"
+            text += "; wait until it ends, or stop it"
         case ListenFailed():
-            text += "; choose another with --listen, where port 0 picks a free one"
+            text += "; choose another with --listen (port 0 means any free port)"
     return click.ClickException(text)
 
 

@@ -1,4 +1,4 @@
-"""``cordwood completion``: the script with which a shell completes commands and options."""
+"""``cordwood completion``: print a shell's completion script for commands and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: their kinds, defaults and bounds, where they are loaded from, and Kafka's names for them."""
+"""Settings: kinds, defaults, bounds, loading, and Kafka's names."""
 
 from cordwood.config.dynamic import (
     DYNAMIC_SETTINGS,

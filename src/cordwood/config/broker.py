@@ -1,4 +1,4 @@
-"""The settings of a broker or of an embedded log, and the families of settings for each listener or org."""
+"""The settings of a broker or an embedded log, and the settings that exist per listener or per org."""
 
 from __future__ import annotations
 
@@ -40,15 +40,17 @@ _PATH = SettingKind(parse_path, "the path of a directory")
 _ONLY_PATH = SettingKind(parse_only_path, "the path of one directory (Cordwood keeps all its data in one)")
 _BYTES = integer(1, unit="bytes")
 _ENDPOINTS = SettingKind(
-    Endpoints.parse, "PLAINTEXT://HOST:PORT (TLS and SASL are not offered), more after commas", "list"
+    Endpoints.parse, "a comma-separated list of PLAINTEXT://HOST:PORT (TLS and SASL are not offered)", "list"
 )
-_METRICS = SettingKind(Endpoints.parse, "HOST:PORT, where port 0 picks one, more after commas, or nothing")
+_METRICS = SettingKind(
+    Endpoints.parse, "a comma-separated list of HOST:PORT (port 0 means any free port), or nothing"
+)
 _ORG = SettingKind(tenancy.parse_org, f"the number of an org, from 0 to {tenancy.ORG_MAX}")
 _BYTES_PER_SECOND = integer(1, LONG_MAX, unit="bytes")
 
 
 class OrgQuota(NamedTuple):
-    """What all clients of an org together may do; None is no limit."""
+    """The limits of all clients of an org together; None means no limit."""
 
     producer_byte_rate: int | None = None
     consumer_byte_rate: int | None = None
@@ -57,18 +59,18 @@ class OrgQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The settings of one broker, or of one embedded log. Every instance holds valid values.
+    """The settings of one broker or one embedded log. Every instance holds valid values.
 
-    ``topic_defaults`` is the configuration of a topic that sets nothing itself. ``explicit`` holds the
-    names that were set, as they were written. ``listener_orgs`` has the org of each listener that was given
-    one, ``org_quotas`` the limits of each org that has any.
+    ``topic_defaults`` is the configuration of a topic without settings of its own. ``explicit`` holds the
+    names that were set, as they were written. ``listener_orgs`` maps the name of a listener to its org,
+    ``org_quotas`` maps an org to its limits.
     """
 
     node_id: int = declare(
         "node.id",
         _NUMBER,
         0,
-        "The number by which clients know this broker.",
+        "The id of this broker.",
         broker={"node.id": _NUMBER, "broker.id": _NUMBER},
     )
     data_dir: str = declare(
@@ -83,47 +85,47 @@ class BrokerConfig:
         "cordwood.sync.max.ms",
         integer(1, unit="milliseconds"),
         10,
-        "The longest an append stays unsynced under cordwood.sync=each, whatever acks its producer asks for.",
+        "The longest time an append stays unsynced under cordwood.sync=each, with any value of acks.",
     )
     listeners: Endpoints = declare(  # noqa: RUF009 - a field, as every other one
         "listeners",
         _ENDPOINTS,
         Endpoints((Endpoint("localhost", 9092),)),
-        "Where clients connect: localhost is both loopback addresses, no host at all every interface.",
+        "The addresses to listen on; localhost means both loopback addresses, an empty host every interface.",
     )
     advertised_listeners: Endpoints = declare(  # noqa: RUF009 - a field, as every other one
         "advertised.listeners",
         _ENDPOINTS,
         Endpoints(()),
-        "Where clients are told to connect; if empty, the address that they reached.",
+        "The addresses that clients are told to connect to; if empty, the address that they connected to.",
     )
     file_mode: FilePermissions = declare(  # noqa: RUF009 - a field, as every other one
         "cordwood.file.mode",
         one_of(*get_args(FilePermissions)),
         "private",
-        "Who may use the files of the data directory: private is their owner only (0600, directories 0700), "
-        "group also the group of the directory (0660 and 2770), such as tasks of Spark under another user.",
+        "The permissions of files in the data directory: private is for the owner only (0600, directories "
+        "0700); group is also for the directory's group (0660 and 2770), as for Spark tasks of another user.",
         environment="CORDWOOD_FILE_MODE",
     )
     io: InputOutput = declare(  # noqa: RUF009 - a field, as every other one
         "cordwood.io",
         one_of(*get_args(InputOutput)),
         "buffered",
-        "How files of the data directory are read and written: buffered is through the page cache of the "
-        "operating system, direct is past it, for machines that need their memory for something else.",
+        "How files in the data directory are read and written: buffered uses the page cache of the operating "
+        "system; direct bypasses it, for machines that need their memory for other processes.",
         environment="CORDWOOD_IO",
     )
     num_partitions: int = declare(
         "num.partitions",
         integer(1, 100_000),
         1,
-        "How many partitions a topic gets that is created without saying so.",
+        "The number of partitions of a topic that is created without a partition count.",
     )
     auto_create_topics: bool = declare(
         "auto.create.topics.enable",
         _BOOLEAN,
         True,
-        "Whether a topic that a client asks for is created, if the client allows it.",
+        "Whether a missing topic is created when a client asks for it, if the client allows it.",
     )
     delete_topics: bool = declare(
         "delete.topic.enable",
@@ -135,61 +137,61 @@ class BrokerConfig:
         "socket.request.max.bytes",
         _BYTES,
         100 << 20,
-        "The largest request; whoever sends a larger one is disconnected.",
+        "The largest request; a client that sends a larger one is disconnected.",
     )
     queued_max_request_bytes: int = declare(
         "queued.max.request.bytes",
         integer(1 << 20, LONG_MAX, unit="bytes"),
         256 << 20,
-        "Requests and responses of all clients together may take this much memory before reading pauses.",
+        "The memory for requests and responses of all clients; above it, the broker pauses reading requests.",
     )
     fetch_max_bytes: int = declare(
         "fetch.max.bytes",
         integer(1024, unit="bytes"),
         55 << 20,
-        "The most a fetch returns, whatever its client asks for; a larger first batch comes whole.",
+        "The most bytes that a fetch returns, with any limits of its client; a larger first batch is whole.",
     )
     fetch_session_slots: int = declare(
         "max.incremental.fetch.session.cache.slots",
         integer(0),
         1000,
-        "How many consumers may have a fetch session, in which only news is sent; 0 switches sessions off.",
+        "The number of fetch sessions, in which only changes are sent; 0 disables fetch sessions.",
     )
     max_connections: int = declare(
         "max.connections",
         integer(1),
         10_000,
-        "How many clients may be connected; further ones are turned away.",
+        "The maximum number of connections; further ones are closed at once.",
     )
     connections_max_idle_ms: int = declare(
         "connections.max.idle.ms",
         _MILLISECONDS,
         600_000,
-        "A client that asks for nothing for this long is disconnected.",
+        "A client that sends no request for this long is disconnected.",
     )
     client_stall_ms: int = declare(
         "cordwood.client.stall.ms",
         _MILLISECONDS,
         30_000,
-        "A client that lets a request or a response stand half sent for this long is disconnected.",
+        "A client whose request or response stays incomplete for this long is disconnected.",
     )
     group_min_session_timeout_ms: int = declare(
         "group.min.session.timeout.ms",
         integer(1, unit="milliseconds"),
         6_000,
-        "The shortest session that a member of a consumer group may ask for.",
+        "The shortest session timeout that a member of a consumer group may request.",
     )
     group_max_session_timeout_ms: int = declare(
         "group.max.session.timeout.ms",
         integer(1, unit="milliseconds"),
         1_800_000,
-        "The longest session that a member of a consumer group may ask for.",
+        "The longest session timeout that a member of a consumer group may request.",
     )
     group_max_size: int = declare(
         "group.max.size",
         integer(1),
         INT_MAX,
-        "How many members a consumer group may have.",
+        "The maximum number of members of a consumer group.",
     )
     group_initial_rebalance_delay_ms: int = declare(
         "group.initial.rebalance.delay.ms",
@@ -207,25 +209,25 @@ class BrokerConfig:
         "offset.metadata.max.bytes",
         integer(0, unit="bytes"),
         4096,
-        "The longest note that may be committed with an offset.",
+        "The longest metadata string that may be committed with an offset.",
     )
     producer_id_expiration_ms: int = declare(
         "producer.id.expiration.ms",
         integer(1, unit="milliseconds"),
         24 * _HOUR_MS,
-        "An idempotent producer that sends nothing for this long may be forgotten.",
+        "The state of an idempotent producer that sends nothing for this long may be removed.",
     )
     index_cache_segments: int = declare(
         "cordwood.index.cache.segments",
         limit("segments"),
         -1,
-        "How many sealed segments have their indexes in memory, those used last; -1 is all of them.",
+        "The number of sealed segments, the most recently used, whose indexes stay in memory; -1 means all.",
     )
     retention_check_interval_ms: int = declare(
         "log.retention.check.interval.ms",
         _MILLISECONDS,
         300_000,
-        "How often the server looks for segments that retention no longer keeps.",
+        "The interval at which the server looks for segments to delete by retention.",
     )
     cleaner_enable: bool = declare(
         "log.cleaner.enable",
@@ -237,61 +239,61 @@ class BrokerConfig:
         "log.cleaner.backoff.ms",
         _MILLISECONDS,
         15_000,
-        "How often the server looks for logs to compact.",
+        "The interval at which the server looks for logs to compact.",
     )
     cleaner_map_bytes: int = declare(
         "log.cleaner.dedupe.buffer.size",
         integer(1 << 10, LONG_MAX, unit="bytes"),
         128 << 20,
-        "Memory for the keys of a compaction; one with more of them is done in several passes.",
+        "The memory for the keys of a compaction; if it is too small for all keys, there are several passes.",
     )
     cleaner_bytes_per_second: int = declare(
         "log.cleaner.io.max.bytes.per.second",
         integer(1, LONG_MAX, unit="bytes"),
         LONG_MAX,
-        "How fast the server reads and writes to compact, at most.",
+        "The maximum rate at which the server reads and writes for compaction.",
     )
     scrub_bytes_per_second: int = declare(
         "cordwood.scrub.bytes.per.second",
         integer(0, LONG_MAX, unit="bytes"),
         8 << 20,
-        "How fast the server reads everything again to find what rots or was changed; 0 is never.",
+        "The rate at which the server rereads all data to find damage and tampering; 0 disables it.",
     )
     scrub_interval_ms: int = declare(
         "cordwood.scrub.interval.ms",
         _MILLISECONDS,
         24 * _HOUR_MS,
-        "How long the server rests after it has read everything again.",
+        "The pause after the server has reread all data.",
     )
     clock_jump_ms: int = declare(
         "cordwood.clock.jump.ms",
         _MILLISECONDS,
         60_000,
-        "A wall clock that runs off by more than this between two looks has jumped: nothing is deleted then.",
+        "A wall clock that deviates by more than this between two checks has jumped: deletion pauses.",
     )
     clock_freeze_ms: int = declare(
         "cordwood.clock.freeze.ms",
         _LAG,
         _HOUR_MS,
-        "How long nothing is deleted after the wall clock has jumped.",
+        "The time after a jump of the wall clock during which nothing is deleted.",
     )
     metrics_listen: Endpoints = declare(  # noqa: RUF009 - a field, as every other one
         "cordwood.metrics.listen",
         _METRICS,
         Endpoints(()),
-        "Where /metrics, /healthz and /readyz are answered by HTTP; if empty, nowhere.",
+        "The addresses that serve /metrics, /healthz and /readyz over HTTP; if empty, none.",
     )
     metrics_partitions: bool = declare(
         "cordwood.metrics.partitions",
         _BOOLEAN,
         False,
-        "Whether metrics have series for each topic and partition, which opens all of them.",
+        "Whether metrics have series for each topic and partition. A scrape then opens every partition.",
     )
     traces: bool = declare(
         "cordwood.traces",
         _BOOLEAN,
         False,
-        "Whether the server opens OpenTelemetry's spans, which needs cordwood[traces].",
+        "Whether the server records OpenTelemetry spans. Requires cordwood[traces].",
     )
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     explicit: frozenset[str] = frozenset()
@@ -303,12 +305,12 @@ class BrokerConfig:
         names = sorted({endpoint.name for endpoint in self.listeners.each})
         for name, org in self.listener_orgs.items():
             if name not in names:
-                # Whoever misspells a listener must not have its clients in another org.
+                # A misspelt listener name must not put its clients into another org.
                 expected = f"the name of one of the listeners: {' or '.join(names)}"
                 raise InvalidSetting(f"cordwood.listener.{name}.org", org, expected)
 
     def org_of(self, listener: str) -> int:
-        """Return the org of everyone who connects to *listener*."""
+        """Return the org of all clients that connect to *listener*."""
         return self.listener_orgs.get(listener, tenancy.DEFAULT_ORG)
 
     def quota_of(self, org: int) -> OrgQuota:
@@ -316,7 +318,7 @@ class BrokerConfig:
         return self.org_quotas.get(org, OrgQuota())
 
     def seen_by(self, org: int) -> BrokerConfig:
-        """Return the configuration as far as clients of *org* may know it: nothing of another's listeners."""
+        """Return the configuration that clients of *org* may see: no listeners or limits of other orgs."""
 
         def own(endpoints: Endpoints) -> Endpoints:
             return Endpoints(tuple(each for each in endpoints.each if self.org_of(each.name) == org))
@@ -336,14 +338,14 @@ BROKER_SETTINGS: Mapping[str, Setting] = declared_in(BrokerConfig)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Settings of a broker that are alike but for one part of their name, as ``<org>`` in the pattern."""
+    """Settings of a broker whose names differ in one part only, such as ``<org>`` in the pattern."""
 
     pattern: str
     kind: SettingKind[int]
     sentence: str
 
     def variable_in(self, name: str) -> str | None:
-        """Return what *name* has in the place of the variable part, None if it is none of the family."""
+        """Return the variable part of *name*, or None if *name* does not belong to the family."""
         before, _, after = re.split(r"(<\w+>)", self.pattern)
         fits = name.startswith(before) and name.endswith(after) and len(name) > len(before) + len(after)
         return name[len(before) : len(name) - len(after)] if fits else None
@@ -352,7 +354,7 @@ class Family:
         """Return the value of *text*, given under *name*.
 
         Raises:
-            InvalidSetting: With the name, the text and what was expected.
+            InvalidSetting: If the setting does not accept *text*.
         """
         try:
             return self.kind.parse(text.strip())
@@ -363,26 +365,26 @@ class Family:
 LISTENER_ORG = Family(
     "cordwood.listener.<name>.org",
     _ORG,
-    "The org of every client that connects to the listener of that name; without it they are of org 0.",
+    "The org of every client that connects to the listener of that name; the default is org 0.",
 )
 ORG_FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "producer_byte_rate": Family(
             "cordwood.org.<org>.producer.byte.rate",
             _BYTES_PER_SECOND,
-            "How much all producers of an org may send in a second; who sends more is made to wait.",
+            "The most bytes per second that all producers of an org may send; above it they are throttled.",
         ),
         "consumer_byte_rate": Family(
             "cordwood.org.<org>.consumer.byte.rate",
             _BYTES_PER_SECOND,
-            "How much all consumers of an org may fetch in a second; who fetches more is made to wait.",
+            "The most bytes per second that all consumers of an org may fetch; above it they are throttled.",
         ),
         "stored_bytes": Family(
             "cordwood.org.<org>.stored.bytes",
             integer(0, LONG_MAX, unit="bytes"),
-            "How much the partitions of an org may hold; batches beyond that are refused.",
+            "The most bytes that the partitions of an org may hold; batches beyond that are refused.",
         ),
     }
 )
-#: Settings that are there once for each listener or org, by their attribute.
+#: Settings that exist once per listener or per org.
 FAMILIES = (LISTENER_ORG, *ORG_FAMILIES.values())

@@ -1,7 +1,8 @@
-"""Broker settings that can change while the broker runs, and what they come to with the others.
+"""Broker settings that can change at run time, layered over the static configuration.
 
-As in Kafka they are given for one broker, by its id, or for all brokers, under the empty name. A setting's
-value is the first there is of: the broker's own, that for all brokers, ``server.properties``, the default.
+As in Kafka, they are set for one broker, by its id, or for all brokers, under the empty name. The value of a
+setting comes from the first of these that has one: the broker's own settings, the settings for all brokers,
+``server.properties``, the default.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cordwood.config.setting import Setting
 from cordwood.config.topic import FIXED_SETTINGS, TOPIC_SETTINGS
 from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
 
-#: Under this name are the settings for all brokers.
+#: The name of the settings for all brokers.
 EVERY_BROKER = ""
 
 _OF_BROKERS = (
@@ -31,8 +32,8 @@ _OF_BROKERS = (
     "producer.id.expiration.ms",
     "cordwood.sync.max.ms",
 )
-#: The settings that can change at run time, by the one name that they have there: the defaults of topics, but
-#: for those that a topic has from its creation on, and a few of the broker.
+#: The settings that can change at run time, by their name: the topic defaults, except the settings that are
+#: fixed when a topic is created, and a few settings of the broker.
 DYNAMIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         **{
@@ -47,10 +48,10 @@ DYNAMIC_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LayeredConfig:
-    """The configuration of a broker, and where it comes from.
+    """The configuration of a broker and its sources.
 
-    ``static`` is what it was started with, ``shared`` and ``own`` what all brokers and this one were given at
-    run time, as text, and ``config`` what all of them come to.
+    ``static`` is the configuration at start. ``shared`` and ``own`` are the settings given at run time, as
+    text, for all brokers and for this one. ``config`` is the result.
     """
 
     static: BrokerConfig
@@ -59,7 +60,7 @@ class LayeredConfig:
     config: BrokerConfig
 
     def seen_by(self, org: int) -> LayeredConfig:
-        """Return it as far as clients of *org* may know it; those of org 0 see what was given at run time."""
+        """Return the configuration that clients of *org* may see; org 0 sees all run-time settings."""
 
         def own(settings: Mapping[str, str]) -> Mapping[str, str]:
             limits = {name: quota_of(name) for name in settings}
@@ -77,16 +78,16 @@ class LayeredConfig:
 
 
 def only_static(config: BrokerConfig) -> LayeredConfig:
-    """Return *config* as that of a broker that was given nothing at run time."""
+    """Return *config* layered with no settings from run time."""
     nothing: Mapping[str, str] = MappingProxyType({})
     return LayeredConfig(config, nothing, nothing, config)
 
 
 def layered(static: BrokerConfig, given: Mapping[str, Mapping[str, str]]) -> LayeredConfig:
-    """Return *static* with what was *given* at run time, by the name of the broker or `EVERY_BROKER`.
+    """Return *static* layered with the settings *given* at run time, by broker id or `EVERY_BROKER`.
 
     Raises:
-        ConfigError: If a setting is unknown, cannot change at run time, or does not take its value.
+        ConfigError: If a setting is unknown, cannot change at run time, or does not accept its value.
     """
     shared, own = given.get(EVERY_BROKER, {}), given.get(str(static.node_id), {})
     config = static
@@ -99,9 +100,9 @@ def layered(static: BrokerConfig, given: Mapping[str, Mapping[str, str]]) -> Lay
 def layered_as_far_as_possible(
     static: BrokerConfig, given: Mapping[str, Mapping[str, str]]
 ) -> tuple[LayeredConfig, list[str]]:
-    """Do as `layered` does, but leave out what cannot be applied; return a sentence for each such setting.
+    """Return the result of `layered` without the settings that cannot be applied, and a warning for each.
 
-    What was stored once must not keep a broker from starting.
+    A stored setting must not prevent the broker from starting.
     """
     taken: dict[str, dict[str, str]] = {}
     warnings = []
@@ -123,10 +124,10 @@ def quota_name(attribute: str, org: int) -> str:
 
 
 def quota_of(name: str) -> tuple[str, int, Family] | None:
-    """Return which limit of which org the setting *name* is, None if it is none.
+    """Return the attribute, org and family of the quota setting *name*, or None if it is not a quota.
 
     Raises:
-        InvalidSetting: If it would be but for the number of the org.
+        InvalidSetting: If the org in *name* is not a valid number.
     """
     for attribute, family in ORG_FAMILIES.items():
         number = family.variable_in(name)
@@ -134,12 +135,12 @@ def quota_of(name: str) -> tuple[str, int, Family] | None:
             try:
                 return attribute, tenancy.parse_org(number), family
             except ValueError:
-                raise InvalidSetting(name, number, "the number of an org in its place") from None
+                raise InvalidSetting(name, number, "the number of an org in that place") from None
     return None
 
 
 def _with(config: BrokerConfig, name: str, text: str) -> BrokerConfig:
-    """Return *config* with one setting that was given at run time. Raises as `layered` does."""
+    """Return *config* with one setting from run time applied. Raises like `layered`."""
     limit = quota_of(name)
     if limit is not None:
         attribute, org, family = limit
@@ -161,7 +162,7 @@ def _refusal(name: str) -> ConfigError:
             return ConfigError(name, f"{name} cannot be changed at run time: set {known.broker_name}")
         return ConfigError(
             name,
-            f"{name} cannot be changed at run time: set it in server.properties and start the broker again",
+            f"{name} cannot be changed at run time: set it in server.properties and restart the broker",
         )
     if name in kafka_settings.NAMES or name.startswith(kafka_settings.PREFIXES):
         return ConfigError(name, f"{name} is a setting of Kafka that Cordwood does not apply")

@@ -1,7 +1,7 @@
-"""What Kafka's broker can be told that Cordwood does not apply.
+"""Settings of Kafka's broker that Cordwood does not apply.
 
-A ``server.properties`` written for Kafka (3.x and 4.x) loads with a warning for each of these. Families
-whose members are open or many are listed by prefix; the rest by name, so that a typo in one is still found.
+A ``server.properties`` written for Kafka (3.x and 4.x) loads with a warning for each of these. Large or open
+families are listed by prefix, the other settings by name, so that a typo in a name is still detected.
 """
 
 from __future__ import annotations

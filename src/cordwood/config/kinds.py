@@ -1,4 +1,4 @@
-"""How the text of a setting becomes a value, and what some of those values are."""
+"""Kinds of settings: parsers from text to value, and the types of some of those values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
 SyncMode = Literal["each", "every", "ms", "never"]
-#: What Kafka calls the type of a value, where it describes settings.
+#: Kafka's names for the types of settings.
 ValueType = Literal["boolean", "string", "int", "long", "double", "list"]
 
 INT_MAX = 2**31 - 1
@@ -18,7 +18,7 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SettingKind(Generic[T]):
-    """How text becomes a value. ``parse`` raises ValueError for all but what ``expected`` describes."""
+    """A parser from text to value. ``parse`` raises ValueError for text that does not fit ``expected``."""
 
     parse: Callable[[str], T]
     expected: str
@@ -26,14 +26,14 @@ class SettingKind(Generic[T]):
 
 
 def _whole_number(text: str) -> int:
-    # int() alone would also take 1_000 and the digits of every script, which nobody means in a file.
+    # int() alone would also accept 1_000 and the digits of every script.
     if not re.fullmatch(r"[+-]?[0-9]+", text):
         raise ValueError(f"not a whole number: {text!r}")
     return int(text)
 
 
 def integer(minimum: int, maximum: int = INT_MAX, *, unit: str = "", scale: int = 1) -> SettingKind[int]:
-    """Take a whole number within both bounds; the value is that number times *scale*."""
+    """Return a kind that accepts a whole number within both bounds and multiplies it by *scale*."""
 
     def parse(text: str) -> int:
         number = _whole_number(text)
@@ -46,7 +46,7 @@ def integer(minimum: int, maximum: int = INT_MAX, *, unit: str = "", scale: int 
 
 
 def one_of(*choices: str, unsaid: str | None = None) -> SettingKind[Any]:
-    """Take one of *choices*; *unsaid* is taken too, and not told to who gives another."""
+    """Return a kind that accepts one of *choices*, or *unsaid*, which error messages do not mention."""
 
     def parse(text: str) -> str:
         if text not in choices and text != unsaid:
@@ -57,7 +57,7 @@ def one_of(*choices: str, unsaid: str | None = None) -> SettingKind[Any]:
 
 
 def some_of(*choices: str) -> SettingKind[str]:
-    """Take one or more of *choices* with commas between; the value has each once, in alphabetical order."""
+    """Return a kind that accepts a comma-separated list of *choices*; the value is sorted and unique."""
 
     def parse(text: str) -> str:
         named = {part.strip() for part in text.split(",")}
@@ -69,22 +69,22 @@ def some_of(*choices: str) -> SettingKind[str]:
 
 
 def parse_boolean(text: str) -> bool:
-    """Return the truth that *text* says; raises as `SettingKind` has it."""
+    """Parse a boolean. Raises ValueError if *text* is neither true nor false."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"neither true nor false: {text!r}")
     return text.lower() == "true"
 
 
 def parse_path(text: str) -> str:
-    """Return the path that *text* is; raises as `SettingKind` has it."""
+    """Parse a path. Raises ValueError if *text* is empty or has a null character."""
     if not text or "\0" in text:
         raise ValueError(f"not a path: {text!r}")
     return text
 
 
 def parse_only_path(text: str) -> str:
-    """Return the one path that *text* is, though it could be several; raises as `SettingKind` has it."""
-    # Kafka takes a list here. Taking its commas as part of one name would put the data where nobody looks.
+    """Parse a path that must not be a list. Raises ValueError if *text* is invalid or has a comma."""
+    # Kafka accepts a list here. Taking commas as part of one name would put the data in an unexpected place.
     if "," in text:
         raise ValueError(f"more than one path: {text!r}")
     return parse_path(text)
@@ -103,33 +103,33 @@ class SyncPolicy:
     def __post_init__(self) -> None:
         smallest, largest = (1, INT_MAX) if self.mode in ("every", "ms") else (0, 0)
         if self.mode not in get_args(SyncMode) or not smallest <= self.amount <= largest:
-            raise ValueError(f"no sync policy is {self.mode!r} with {self.amount}")
+            raise ValueError(f"not a sync policy: {self.mode!r} with {self.amount}")
 
     @classmethod
     def parse(cls, text: str) -> SyncPolicy:
         """Return the policy that *text* names: ``each``, ``every:N``, ``ms:T`` or ``never``.
 
         Raises:
-            ValueError: If it names none, or N or T is not from 1 to 2147483647.
+            ValueError: If *text* is not one of these, or N or T is not from 1 to 2147483647.
         """
         match text.partition(":"):
             case ("each" | "never") as mode, "", "":
                 return cls(mode)
             case ("every" | "ms") as mode, ":", amount:
                 return cls(mode, _whole_number(amount))
-        raise ValueError(f"no sync policy is {text!r}")
+        raise ValueError(f"not a sync policy: {text!r}")
 
     def __str__(self) -> str:
         return f"{self.mode}:{self.amount}" if self.amount else self.mode
 
     @property
     def durable(self) -> bool:
-        """Whether only synced records are acknowledged. If not, a power cut can take acknowledged ones."""
+        """Whether only synced records are acknowledged. If not, a power cut can lose acknowledged records."""
         return self.mode == "each"
 
 
 class Endpoint(NamedTuple):
-    """A host and a port to listen on or to be reached at; an empty host means every interface."""
+    """A host and a port to listen on or to connect to; an empty host means every interface."""
 
     host: str
     port: int
@@ -141,11 +141,11 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Endpoint:
-        """Return the endpoint of ``HOST:PORT`` or ``[IPV6]:PORT``, behind a ``NAME://`` or not.
+        """Parse ``HOST:PORT`` or ``[IPV6]:PORT`` with an optional ``NAME://`` before it.
 
         Raises:
             ValueError: If *text* is none of these, or the name is one of Kafka's for encrypted or
-                authenticated connections: whoever asks for that must not get less.
+                authenticated connections, which must not silently become plain connections.
         """
         name, _, address = text.rpartition("://")
         match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([a-zA-Z0-9._-]*)):([0-9]+)", address)
@@ -158,15 +158,15 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """One or more endpoints, as ``listeners`` has them."""
+    """A list of endpoints, such as the value of ``listeners``."""
 
     each: tuple[Endpoint, ...]
 
     @classmethod
     def parse(cls, text: str) -> Endpoints:
-        """Return the endpoints of a list with commas; an empty text has none.
+        """Parse a comma-separated list of endpoints; an empty text is an empty list.
 
-        The one that Kafka has for its controllers is left out: there are none here.
+        Kafka's CONTROLLER endpoint is left out: Cordwood has no controllers.
         """
         endpoints = [Endpoint.parse(part.strip()) for part in text.split(",")] if text else []
         return cls(tuple(endpoint for endpoint in endpoints if endpoint.name != "CONTROLLER"))
@@ -176,7 +176,7 @@ class Endpoints:
 
 
 def limit(unit: str, scale: int = 1) -> SettingKind[int]:
-    """Take a whole number, times *scale*, or -1 for no limit."""
+    """Return a kind that accepts a whole number, multiplied by *scale*, or -1 for no limit."""
 
     def parse(text: str) -> int:
         number = _whole_number(text)
@@ -188,7 +188,7 @@ def limit(unit: str, scale: int = 1) -> SettingKind[int]:
 
 
 def parse_ratio(text: str) -> float:
-    """Return the number from 0 to 1 that *text* is; raises as `SettingKind` has it."""
+    """Parse a number from 0 to 1. Raises ValueError for any other text."""
     number = float(text)
     if not 0 <= number <= 1:
         raise ValueError(f"{number} is not from 0 to 1")
@@ -196,7 +196,7 @@ def parse_ratio(text: str) -> float:
 
 
 def parse_throttled_replicas(text: str) -> str:
-    """Return the list of replicas that *text* is, as Kafka writes it; raises as `SettingKind` has it."""
+    """Return *text* if it is a list of replicas in Kafka's syntax. Raises ValueError if not."""
     parts = [part.strip() for part in text.split(",")]
     if text != "*" and not all(re.fullmatch(r"([0-9]+:[0-9]+)?", part) for part in parts):
         raise ValueError(f"neither * nor a list of partition:broker: {text!r}")
@@ -204,7 +204,7 @@ def parse_throttled_replicas(text: str) -> str:
 
 
 def parse_gzip_level(text: str) -> int:
-    """Return the level of gzip that *text* is; raises as `SettingKind` has it."""
+    """Parse a gzip level. Raises ValueError if it is neither -1 nor from 1 to 9."""
     level = _whole_number(text)
     if level != -1 and not 1 <= level <= 9:
         raise ValueError(f"{level} is neither -1 nor from 1 to 9")
@@ -212,5 +212,5 @@ def parse_gzip_level(text: str) -> int:
 
 
 def text_of(value: object) -> str:
-    """Return *value* as a properties file spells it; parsing that gives the value back."""
+    """Return *value* as the text of a properties file. Parsing the text returns *value*."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,11 +1,11 @@
 """Typed configuration under Kafka's names; the only reader of the environment.
 
-Each setting is declared once, as a field of :class:`TopicConfig` or :class:`BrokerConfig`. The
-declaration holds its name, default, accepted values and sentence, and everything else follows from it:
-the typed attribute, parsing, validation, the broker-wide default and the reference table.
+Each setting is declared once, as a field of :class:`TopicConfig` or :class:`BrokerConfig`. The declaration
+holds its name, default, accepted values and sentence. The typed attribute, parsing, validation, the
+broker-wide default and the reference table derive from it.
 
-A topic's value is the first there is of: the topic's own setting, the broker's setting (where
-``segment.bytes`` is called ``log.segment.bytes``, as in Kafka), the default.
+A topic's value comes from the first of these that has one: the topic's own setting, the broker's setting
+(where ``segment.bytes`` is called ``log.segment.bytes``, as in Kafka), the default.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ __all__ = [
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
-#: Every name that a broker's properties may have, families aside, and the setting that it is of.
+#: Every name that is valid in a broker's properties, except families, and its setting.
 BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
 _TOPIC_DEFAULTS = TopicConfig()
 
@@ -84,12 +84,12 @@ def load_broker_config(
 ) -> tuple[BrokerConfig, list[str]]:
     """Return the broker's configuration and one sentence for each property that has no effect.
 
-    *overrides* win over *properties*, also under another name of the same setting; *environment* is
-    asked only where both say nothing, and an empty variable says nothing.
+    *overrides* take precedence over *properties*, also under another name of the same setting. A variable of
+    *environment* is used only if neither has the setting and the variable is not empty.
 
     Raises:
         UnknownSetting: For a name that neither Cordwood nor Kafka knows.
-        InvalidSetting: For a value its setting does not take.
+        InvalidSetting: For a value that its setting does not accept.
     """
     warnings = []
     for name in {**properties, **overrides}:
@@ -116,8 +116,8 @@ def load_broker_config(
             explicit.add(name)
     defaults = TopicConfig(**values["topic"])
     if defaults.format != _TOPIC_DEFAULTS.format:
-        # A topic that does not say so itself could not be read again once the default is another one.
-        raise InvalidSetting("cordwood.format", defaults.format, "batch: others are set for a topic")
+        # A topic without a format of its own would become unreadable when the default changes.
+        raise InvalidSetting("cordwood.format", defaults.format, "batch: other formats are set per topic")
     families = {name: text for name, text in {**properties, **overrides}.items() if name not in BROKER_NAMES}
     config = BrokerConfig(
         **values["broker"],
@@ -128,7 +128,7 @@ def load_broker_config(
     )
     orgs = {config.org_of(endpoint.name) for endpoint in config.listeners.each}
     warnings += [
-        f"The quotas of org {org} have no effect: no listener is of it."
+        f"The quotas of org {org} have no effect: no listener belongs to it."
         for org in config.org_quotas
         if org not in orgs
     ]
@@ -136,7 +136,7 @@ def load_broker_config(
 
 
 def _is_honoured(setting: Setting, text: str, name: str) -> bool:
-    """Return False for a value that Kafka takes and that has no meaning here; raises nothing."""
+    """Return False for a value that Kafka accepts and Cordwood cannot honour. Raises nothing."""
     try:
         setting.parse(text, name)
     except InvalidSetting:
@@ -176,7 +176,7 @@ def _given(
     properties: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> list[tuple[str, str]]:
-    """Return each name and text for *setting* in the first source that has any; the first of them counts."""
+    """Return each name and text for *setting* in the first source that has any; the first pair is used."""
     for layer in (overrides, properties):
         given = [(name, layer[name]) for name in setting.broker_kinds if name in layer]
         if given:
@@ -186,11 +186,11 @@ def _given(
 
 
 def topic_config(overrides: Mapping[str, str] = _NOTHING, broker: BrokerConfig | None = None) -> TopicConfig:
-    """Return the configuration of a topic with these settings of its own, on this broker.
+    """Return the configuration of a topic whose own settings are *overrides*, on *broker*.
 
     Raises:
-        UnknownSetting: For a name that is no setting of a topic.
-        InvalidSetting: For a value its setting does not take.
+        UnknownSetting: For a name that is not a setting of a topic.
+        InvalidSetting: For a value that its setting does not accept.
     """
     defaults = broker.topic_defaults if broker else _TOPIC_DEFAULTS
     if not overrides and not defaults.explicit and defaults.storage == _TOPIC_DEFAULTS.storage:
@@ -198,7 +198,7 @@ def topic_config(overrides: Mapping[str, str] = _NOTHING, broker: BrokerConfig |
     return _topic_config(defaults, tuple(overrides.items()))
 
 
-# Kept, so that topics that set the same few things, as most of 100,000 do, share one configuration.
+# Cached, so that topics with equal settings, such as most of 100,000 topics, share one configuration.
 @functools.lru_cache(maxsize=1024)
 def _topic_config(defaults: TopicConfig, overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
     values: dict[str, Any] = {
@@ -213,8 +213,8 @@ def _topic_config(defaults: TopicConfig, overrides: tuple[tuple[str, str], ...])
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of *known* that *name* was probably meant to be, None if none is near."""
-    # Strict, since many names share their last word: segment.ms is no help to who wrote retention.ms.
+    """Return the most similar name in *known*, or None if no name is similar enough."""
+    # The cutoff is strict because many names share their last word: segment.ms is no hint for retention.ms.
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None)
 
 

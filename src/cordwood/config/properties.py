@@ -1,4 +1,4 @@
-"""Java's .properties syntax, in which Kafka's server.properties is written."""
+"""Parser of Java's .properties syntax, the syntax of Kafka's server.properties."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from cordwood.errors import ConfigError
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the settings in *text*, written as a Java properties file such as ``server.properties``.
+    """Return the settings in *text*, a Java properties file such as ``server.properties``.
 
-    Of a name that is set twice the last value holds. Values keep trailing whitespace, as in Java;
+    If a name is set twice, the last value is used. Values keep trailing whitespace, as in Java;
     :meth:`Setting.parse` drops it.
 
     Raises:
@@ -34,13 +34,13 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each line that says something, continuations joined, with the number it starts at."""
+    """Yield each non-empty logical line, with continuations joined, and the number of its first line."""
     lines = iter(enumerate(re.split(r"\r\n|\r|\n", text), start=1))
     for number, line in lines:
         logical = line.lstrip(" \t\f")
         if logical.startswith(("#", "!")):
             continue
-        # An even number of backslashes is so many escaped ones; an odd one continues the line.
+        # An even number of trailing backslashes is all escapes; an odd number continues the line.
         while (len(logical) - len(logical.rstrip("\\"))) % 2:
             logical = logical[:-1] + next(lines, (0, ""))[1].lstrip(" \t\f")
         if logical:
@@ -48,7 +48,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unescape(raw: str) -> str:
-    """Resolve backslashes. Raises ValueError for one that names no character."""
+    """Resolve backslash escapes. Raises ValueError for a malformed one."""
 
     def character(escape: re.Match[str]) -> str:
         if escape[1][0] != "u":
@@ -58,5 +58,5 @@ def _unescape(raw: str) -> str:
         return chr(int(escape[1][1:], 16))
 
     resolved = re.sub(r"\\(u.{0,4}|.)", character, raw, flags=re.DOTALL)
-    # Java writes a character beyond the first 65,536 as two escapes, which are one character here.
+    # Java writes a character beyond the first 65,536 as two escapes, which become one character here.
     return resolved.encode("utf-16", "surrogatepass").decode("utf-16")

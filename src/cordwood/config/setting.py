@@ -1,4 +1,4 @@
-"""How a setting is declared: once, as a field of a dataclass with its name, default, values and sentence."""
+"""Declaration of settings: one dataclass field each, with name, default, accepted values and sentence."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: what it is called, what it takes, and what it does.
+    """One setting: its name, accepted values, default and description.
 
-    ``broker_kinds`` maps each name the broker's properties know it by, most important first, to how the
-    text is read there: ``log.roll.hours`` counts hours where ``segment.ms`` counts milliseconds. It is empty
-    for what only a topic can set. ``environment`` is the variable asked when no property is set, if there is
-    one. ``kafka_kind`` is how Kafka reads the text, where Kafka takes values that cannot be honoured here:
-    a topic is refused them, and a ``server.properties`` that has one gets a warning.
+    ``broker_kinds`` maps each name of the setting in the broker's properties, highest precedence first, to
+    the kind that parses it: ``log.roll.hours`` counts hours, ``segment.ms`` milliseconds. It is empty for a
+    setting that only a topic can have. ``environment`` names the variable that is read when no property is
+    set, or is empty. ``kafka_kind`` is Kafka's kind, for a setting that accepts values in Kafka which
+    Cordwood cannot honour: a topic with such a value is refused, a ``server.properties`` with one loads with
+    a warning.
     """
 
     name: str
@@ -36,14 +37,14 @@ class Setting:
 
     @property
     def broker_name(self) -> str:
-        """What the broker's properties call it, in the first place; the name itself if nothing does."""
+        """The first name in the broker's properties; the setting's own name if it has none there."""
         return next(iter(self.broker_kinds), self.name)
 
     def parse(self, text: str, name: str = "") -> Any:
         """Return the value of *text*, given under *name* (the setting's own if omitted).
 
         Raises:
-            InvalidSetting: With the name, the text and what was expected.
+            InvalidSetting: If the setting does not accept *text*.
         """
         kind = self.broker_kinds.get(name, self.kind)
         try:
@@ -64,10 +65,10 @@ def declare(
 ) -> T:
     """Declare a setting as a dataclass field.
 
-    *broker* is its name in the broker's properties, if that is another one; several names, each with its
-    kind; or an empty mapping if only a topic can set it.
-    Like :func:`dataclasses.field` it claims to return the default, so that the type checker holds
-    attribute, kind and default to one type.
+    *broker* is the name in the broker's properties if it differs; or a mapping of several names to their
+    kinds; or an empty mapping if only a topic can have the setting.
+    Like :func:`dataclasses.field`, the function is typed as if it returned the default, so that the type
+    checker requires one type for attribute, kind and default.
     """
     if broker is None:
         broker = name
@@ -78,13 +79,17 @@ def declare(
 
 
 def declared_in(config: type[Any]) -> Mapping[str, Setting]:
-    """Return the settings declared in *config* by name, each knowing its attribute."""
+    """Return the settings declared in *config* by name, each with its ``attribute`` filled in."""
     found = [(f.name, f.metadata["setting"]) for f in dataclasses.fields(config) if "setting" in f.metadata]
     return MappingProxyType({s.name: dataclasses.replace(s, attribute=attribute) for attribute, s in found})
 
 
 def check_values(config: Any) -> None:
-    """Hold values set in code to the rules for text; raise InvalidSetting for the first that breaks them."""
+    """Validate the values of *config* by the rules for text.
+
+    Raises:
+        InvalidSetting: For the first invalid value.
+    """
     for declared in dataclasses.fields(config):
         if "setting" in declared.metadata:
             setting, value = declared.metadata["setting"], getattr(config, declared.name)

@@ -27,19 +27,19 @@ from cordwood.errors import InvalidSetting
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 CompressionType = Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
 RecordFormat = Literal["batch", "rustlog", "kimberlite", "laminarmq", "frame"]
-#: The format of the log that topics share. None but that can have it.
+#: The format of the shared log. No topic can have it.
 SHARED_FORMAT = "shared"
 Storage = Literal["own", "shared"]
 
 _HOUR_MS = 3_600_000
 _MESSAGE_BYTES = 16 << 20
-#: However little retention keeps, segments are not sealed before they are this large.
+#: Segments are not sealed for retention by size before they are this large.
 RETAINED_SEGMENT_BYTES_MIN = 1 << 20
 
 
 def _parse_false(text: str) -> bool:
     if parse_boolean(text):
-        raise ValueError("there is nothing to turn on")
+        raise ValueError("cannot be turned on")
     return False
 
 
@@ -49,24 +49,22 @@ _HOURS = integer(1, unit="hours", scale=_HOUR_MS)
 _LAG = integer(0, LONG_MAX, unit="milliseconds")
 _KEPT_MS, _KEPT_BYTES = limit("milliseconds"), limit("bytes")
 _RATIO = SettingKind(parse_ratio, "a number from 0 to 1", "double")
-#: -2 is "as retention.ms or retention.bytes says", -1 no limit.
+#: -2 means the value of retention.ms or retention.bytes, -1 means no limit.
 _LOCAL = integer(-2, LONG_MAX)
-_ONE_COPY = SettingKind(
-    integer(1, 1).parse, "1: there is one broker, which has the only copy of a record", "int"
-)
+_ONE_COPY = SettingKind(integer(1, 1).parse, "1: one broker holds the only copy of each record", "int")
 _NOT_REMOTE = SettingKind(_parse_false, "false: there is no remote storage", "boolean")
 _THROTTLED = SettingKind(
-    parse_throttled_replicas, "* or partition:broker, more after commas, or nothing", "list"
+    parse_throttled_replicas, "*, a comma-separated list of partition:broker, or nothing", "list"
 )
 _SYNC = SettingKind(SyncPolicy.parse, f"each, every:N, ms:T or never, N and T from 1 to {INT_MAX}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The settings of one topic. Every instance holds valid values, however it was made.
+    """The settings of one topic. Every instance holds valid values.
 
-    ``explicit`` names the settings given for the topic itself; all others came from the broker's
-    configuration or are defaults, and change with them.
+    ``explicit`` names the settings of the topic itself; all others come from the broker's configuration or
+    are defaults, and change with them.
     """
 
     segment_bytes: int = declare(
@@ -74,84 +72,84 @@ class TopicConfig:
         integer(14, unit="bytes"),
         1 << 30,
         "A segment is sealed before an append would make its store larger than this, "
-        "or than half of retention.bytes if that is less and at least 1 MiB.",
+        "or larger than half of retention.bytes if that is less and at least 1 MiB.",
         broker="log.segment.bytes",
     )
     segment_ms: int = declare(
         "segment.ms",
         _MILLISECONDS,
         _HOUR_MS,
-        "A segment is sealed when it has been active for this long, however small it is.",
+        "A segment is sealed when it has been active for this long, even if it is small.",
         broker={"log.roll.ms": _MILLISECONDS, "log.roll.hours": _HOURS},
     )
     segment_jitter_ms: int = declare(
         "segment.jitter.ms",
         _LAG,
         0,
-        "A segment is sealed up to this much before segment.ms, so that not all partitions do it at once.",
+        "A segment is sealed up to this long before segment.ms, so that partitions do not roll all at once.",
         broker={
             "log.roll.jitter.ms": _LAG,
             "log.roll.jitter.hours": integer(0, unit="hours", scale=_HOUR_MS),
         },
     )
-    # The smallest index holds one 16-byte entry: with less, every append would seal a segment.
+    # The smallest index holds one 16-byte entry: with a lower limit, every append would seal a segment.
     segment_index_bytes: int = declare(
         "segment.index.bytes",
         integer(16, unit="bytes"),
         10 << 20,
-        "A segment is sealed when one of its indexes has no room left below this size.",
+        "A segment is sealed when another entry would make one of its indexes larger than this.",
         broker="log.index.size.max.bytes",
     )
     index_interval_bytes: int = declare(
         "index.interval.bytes",
         integer(0, unit="bytes"),
         4096,
-        "The offset index gets an entry for a frame that starts at least this far after the last one in it.",
+        "The offset index gets an entry for a frame that starts at least this far after the last entry.",
         broker="log.index.interval.bytes",
     )
     index_interval_records: int = declare(
         "cordwood.index.interval.records",
         integer(1),
         100,
-        "In formats with a frame for each record the offset index gets an entry for every one of so many.",
+        "In formats with one frame per record, the number of records for each entry in the offset index.",
     )
     max_message_bytes: int = declare(
         "max.message.bytes",
         integer(0, unit="bytes"),
         _MESSAGE_BYTES,
-        "The largest batch that is stored, and the largest record in one.",
+        "The largest batch that is accepted, and the largest record in a batch.",
         broker="message.max.bytes",
     )
     message_timestamp_type: TimestampType = declare(  # noqa: RUF009 - a field, as every other one
         "message.timestamp.type",
         one_of(*get_args(TimestampType)),
         "CreateTime",
-        "Whether a record keeps its producer's timestamp or gets the time at which it was appended.",
+        "Whether a record keeps its producer's timestamp or gets the time of its append.",
         broker="log.message.timestamp.type",
     )
     message_timestamp_before_max_ms: int = declare(
         "message.timestamp.before.max.ms",
         _LAG,
         LONG_MAX,
-        "A record whose producer's timestamp is further than this before the time of its append is refused.",
+        "A record whose producer timestamp is more than this before the time of its append is refused.",
         broker="log.message.timestamp.before.max.ms",
     )
     message_timestamp_after_max_ms: int = declare(
         "message.timestamp.after.max.ms",
         _LAG,
         _HOUR_MS,
-        "A record whose producer's timestamp is further than this after the time of its append is refused.",
+        "A record whose producer timestamp is more than this after the time of its append is refused.",
         broker="log.message.timestamp.after.max.ms",
     )
     compression_type: CompressionType = declare(  # noqa: RUF009 - a field, as every other one
         "compression.type",
         one_of(*get_args(CompressionType)),
         "producer",
-        "How batches are compressed as stored: as their producer did, or as this says, whatever came.",
+        "The compression of stored batches; producer keeps the compression that the producer used.",
     )
     compression_gzip_level: int = declare(
         "compression.gzip.level",
-        SettingKind(parse_gzip_level, "a whole number from 1 to 9, or -1 for the usual level", "int"),
+        SettingKind(parse_gzip_level, "a whole number from 1 to 9, or -1 for gzip's default level", "int"),
         -1,
         "The level at which compression.type=gzip compresses.",
     )
@@ -171,14 +169,15 @@ class TopicConfig:
         "cleanup.policy",
         some_of("delete", "compact"),
         "delete",
-        "Which old records may go: whole segments, or those whose key has a later one, so each needs a key.",
+        "How old records are removed: delete removes whole segments, compact keeps the last record of each "
+        "key and requires that records have keys.",
         broker="log.cleanup.policy",
     )
     retention_ms: int = declare(
         "retention.ms",
         _KEPT_MS,
         -1,
-        "Segments whose newest record is older than this are deleted, where cleanup.policy has delete.",
+        "Segments whose newest record is older than this are deleted if cleanup.policy includes delete.",
         broker={
             "log.retention.ms": _KEPT_MS,
             "log.retention.minutes": limit("minutes", 60_000),
@@ -189,20 +188,20 @@ class TopicConfig:
         "retention.bytes",
         _KEPT_BYTES,
         -1,
-        "The oldest segments of a partition are deleted while the others hold at least this much.",
+        "The oldest segments of a partition are deleted as long as the others hold at least this many bytes.",
         broker="log.retention.bytes",
     )
     retention_waits_for_groups: bool = declare(
         "cordwood.retention.wait.for.groups",
         _BOOLEAN,
         False,
-        "Whether retention leaves what a consumer group with committed offsets has not committed past.",
+        "Whether retention keeps records that a consumer group with committed offsets has not committed yet.",
     )
     chain: bool = declare(
         "cordwood.chain",
         _BOOLEAN,
         True,
-        "Whether frames get leaves in the chain and the tree that make tampering evident.",
+        "Whether frames are added to the hash chain and the Merkle tree, which make tampering evident.",
     )
     evidence_ms: int = declare(
         "cordwood.compaction.evidence.ms",
@@ -214,14 +213,14 @@ class TopicConfig:
         "delete.retention.ms",
         _LAG,
         24 * _HOUR_MS,
-        "How long compaction keeps a tombstone after it removed what that deletes.",
+        "How long compaction keeps a tombstone after it has removed the records of that key.",
         broker="log.cleaner.delete.retention.ms",
     )
     min_cleanable_dirty_ratio: float = declare(
         "min.cleanable.dirty.ratio",
         _RATIO,
         0.5,
-        "How much of a log must not have been compacted yet before it is compacted again.",
+        "The share of a log that must be uncompacted before the log is compacted again.",
         broker="log.cleaner.min.cleanable.ratio",
     )
     min_compaction_lag_ms: int = declare(
@@ -235,121 +234,121 @@ class TopicConfig:
         "max.compaction.lag.ms",
         _MILLISECONDS,
         LONG_MAX,
-        "A record older than this is compacted, however little of the log there is to compact.",
+        "A record older than this is compacted regardless of min.cleanable.dirty.ratio.",
         broker="log.cleaner.max.compaction.lag.ms",
     )
     flush_messages: int = declare(
         "flush.messages",
         integer(1, LONG_MAX),
         LONG_MAX,
-        "After how many records Kafka syncs. Here cordwood.sync decides, and by default each record is "
-        "synced before it is acknowledged.",
+        "The number of records after which Kafka syncs. Not used: see cordwood.sync, which by default syncs "
+        "each record before it is acknowledged.",
         broker="log.flush.interval.messages",
     )
     flush_ms: int = declare(
         "flush.ms",
         _LAG,
         LONG_MAX,
-        "After how long Kafka syncs. Here cordwood.sync decides, and by default each record is synced before "
-        "it is acknowledged.",
+        "The time after which Kafka syncs. Not used: see cordwood.sync, which by default syncs each record "
+        "before it is acknowledged.",
         broker={"log.flush.interval.ms": _LAG, "log.flush.scheduler.interval.ms": _LAG},
     )
     file_delete_delay_ms: int = declare(
         "file.delete.delay.ms",
         _LAG,
         60_000,
-        "How long Kafka waits before it removes the files of deleted segments. Here they go at once: readers "
-        "hold them open.",
+        "How long Kafka waits before it removes the files of deleted segments. Not used: files are removed "
+        "at once, and readers hold them open.",
         broker="log.segment.delete.delay.ms",
     )
     min_insync_replicas: int = declare(
         "min.insync.replicas",
         _ONE_COPY,
         1,
-        "How many copies of a record there must be before acks=all is answered. There is one broker, so 1.",
+        "The number of copies of a record that acks=all waits for. There is one broker, so 1.",
         kafka_kind=integer(1),
     )
     unclean_leader_election: bool = declare(
         "unclean.leader.election.enable",
         _BOOLEAN,
         False,
-        "Whether a replica that is behind may take over. There is one copy, so none ever does.",
+        "Whether a replica that is behind may become leader. Not used: there is one copy.",
     )
     leader_throttled_replicas: str = declare(
         "leader.replication.throttled.replicas",
         _THROTTLED,
         "",
-        "Which leaders send slowly to followers. There are no followers.",
+        "The leaders whose replication traffic is throttled. Not used: there are no followers.",
         broker={},
     )
     follower_throttled_replicas: str = declare(
         "follower.replication.throttled.replicas",
         _THROTTLED,
         "",
-        "Which followers fetch slowly. There are no followers.",
+        "The followers whose replication traffic is throttled. Not used: there are no followers.",
         broker={},
     )
     local_retention_ms: int = declare(
         "local.retention.ms",
         _LOCAL,
         -2,
-        "How long segments stay here that are in remote storage too. There is no remote storage.",
+        "How long segments that are in remote storage stay local. Not used: there is no remote storage.",
         broker="log.local.retention.ms",
     )
     local_retention_bytes: int = declare(
         "local.retention.bytes",
         _LOCAL,
         -2,
-        "How much stays here of what is in remote storage too. There is no remote storage.",
+        "The local bytes of segments that are in remote storage. Not used: there is no remote storage.",
         broker="log.local.retention.bytes",
     )
     remote_storage: bool = declare(
         "remote.storage.enable",
         _NOT_REMOTE,
         False,
-        "Whether sealed segments go to remote storage. There is no remote storage, so false.",
+        "Whether sealed segments are copied to remote storage. There is no remote storage, so false.",
         broker={},
     )
     remote_copy_disable: bool = declare(
         "remote.log.copy.disable",
         _BOOLEAN,
         False,
-        "Whether no more segments are copied to remote storage. There is no remote storage.",
+        "Whether copying to remote storage is stopped. Not used: there is no remote storage.",
         broker={},
     )
     remote_delete_on_disable: bool = declare(
         "remote.log.delete.on.disable",
         _BOOLEAN,
         False,
-        "Whether what is in remote storage goes when that is disabled. There is no remote storage.",
+        "Whether remote segments are deleted when remote storage is disabled. Not used: there is none.",
         broker={},
     )
     preallocate: bool = declare(
         "preallocate",
         _BOOLEAN,
         False,
-        "Whether space for a segment is reserved ahead of the appends, in steps of up to 16 MiB.",
+        "Whether disk space for a segment is allocated ahead of appends, in steps of up to 16 MiB.",
         broker="log.preallocate",
     )
     format: str = declare(
         "cordwood.format",
         one_of(*get_args(RecordFormat), unsaid=SHARED_FORMAT),
         "batch",
-        "How records are laid out in the store: batch is Kafka's record batch, version 2; the other formats "
-        "are those of other systems and have a frame for each record.",
+        "The format of records in the store: batch is Kafka's record batch, version 2; the others are "
+        "formats of other systems, with one frame per record.",
     )
     storage: Storage = declare(  # noqa: RUF009 - a field, as every other one
         "cordwood.storage",
         one_of(*get_args(Storage)),
         "own",
-        "Whether a new topic gets files of its own or is kept in the log that many topics share.",
+        "Whether a new topic gets files of its own (own) or is stored in the log of many topics (shared).",
     )
     sync: SyncPolicy = declare(  # noqa: RUF009 - a field, as every other one
         "cordwood.sync",
         _SYNC,
         SyncPolicy("each"),
-        "When records are synced: before each acknowledgement (appends share a sync), every N records, "
-        "every T milliseconds, or never; all but each can lose acknowledged records in a power cut.",
+        "When records are synced: each is before every acknowledgement (appends share a sync), every:N after "
+        "N records, ms:T after T milliseconds. All but each can lose acknowledged records in a power cut.",
     )
     initial_offset: int = declare(
         "cordwood.initial.offset",
@@ -366,38 +365,38 @@ class TopicConfig:
                 expected = "delete: a topic with cordwood.storage=shared cannot be compacted"
                 raise InvalidSetting("cleanup.policy", self.cleanup_policy, expected)
             if self.format != "batch":
-                expected = "batch: a topic with cordwood.storage=shared has no other format"
+                expected = "batch: a topic with cordwood.storage=shared supports no other format"
                 raise InvalidSetting("cordwood.format", self.format, expected)
 
     @property
     def stored_bytes_max(self) -> int:
-        """The largest batch that is taken for one on reading.
+        """The largest batch that a reader accepts, in bytes.
 
-        No less than the default limit: whoever lowers ``max.message.bytes`` must still be able to read what
-        was stored before, and recovery must not take that for damage.
+        Never below the default limit: after ``max.message.bytes`` is lowered, batches that were stored before
+        must stay readable, and recovery must not treat them as damage.
         """
         return max(self.max_message_bytes, _MESSAGE_BYTES)
 
     @property
     def roll_bytes(self) -> int:
-        """The largest store that a segment gets: ``segment.bytes``, or less where retention goes by size.
+        """The largest store of a segment in bytes: ``segment.bytes``, or less if retention is by size.
 
-        Only whole sealed segments are ever deleted. One that may become larger than all that is to be kept
-        would hold retention back until it is full.
+        Retention deletes whole sealed segments only. A segment that may grow larger than ``retention.bytes``
+        would delay retention until it is full.
         """
         if self.retention_bytes < 0 or "delete" not in self.cleanup_policy:
             return self.segment_bytes
         return min(self.segment_bytes, max(self.retention_bytes // 2, RETAINED_SEGMENT_BYTES_MIN))
 
     def overrides(self) -> dict[str, str]:
-        """Return the topic's own settings as text: what to store, and what ``topic_config`` takes back."""
+        """Return the topic's own settings as text, the form that is stored and ``topic_config`` accepts."""
         own = [setting for setting in TOPIC_SETTINGS.values() if setting.name in self.explicit]
         return {setting.name: text_of(getattr(self, setting.attribute)) for setting in own}
 
 
-#: Settings of a topic that its files depend on: they hold from its creation on.
+#: Settings that the files of a topic depend on: they are fixed at its creation.
 FIXED_SETTINGS = frozenset({"cordwood.format", "cordwood.initial.offset", "cordwood.storage"})
-#: Those of them that a topic has of its own or not at all: the broker's is for new topics only.
+#: Fixed settings that an existing topic never inherits: the broker's value is for new topics only.
 CREATION_SETTINGS = frozenset({"cordwood.storage"})
 
 #: Every setting of a topic by its name, in the order of declaration.

@@ -64,7 +64,7 @@ class Log:
 
     @property
     def reports(self) -> list[RecoveryReport]:
-        """What recovery found and did in the partitions opened so far."""
+        """The recovery reports of the partitions opened so far."""
         return list(self.data_directory.partitions.reports)
 
     def topic(

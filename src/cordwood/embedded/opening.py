@@ -76,7 +76,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
 
 
 def _opened(make: Callable[[], Result]) -> Result:
-    """Return what *make* opens; what the operating system refuses becomes an error of ours."""
+    """Return the result of *make*; convert errors of the operating system to Cordwood's."""
     try:
         return make()
     except OSError as error:

@@ -88,7 +88,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a server runs on. Every place where one of its threads waits for another is made by it."""
+    """The host of a server. It creates every object with which one thread waits for another."""
 
     clock: Clock = field(default_factory=SystemClock)
     new_event_loop: Callable[[], asyncio.AbstractEventLoop] = new_event_loop

@@ -147,7 +147,7 @@ def _sizes(about: str, directory: str, state: PartitionState, held: bool) -> Ite
                 about, Level.ATTENTION, text, "cordwood verify says all that is wrong, and where"
             )
     if held:
-        # What lies past the mark is the writer's work under way.
+        # Bytes past the mark belong to the running writer.
         return
     mark = newest_mark(state, read_marks(_FILES, mark_path(directory)), directory)
     bound = synced_bound(state, mark)

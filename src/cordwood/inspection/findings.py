@@ -1,4 +1,4 @@
-"""What an inspection finds, item by item."""
+"""The items of an inspection's result."""
 
 from __future__ import annotations
 

@@ -117,14 +117,14 @@ def _frames(file: str, name: str, with_records: bool) -> Iterator[InspectedFrame
 
 
 class _AnyEpoch(BatchFrames):
-    """Reads batches of which nobody knows the leader epochs."""
+    """Reads batches whose leader epochs are unknown."""
 
     def check_follows(self, frame: PlacedHeader) -> None:
         """Do nothing."""
 
 
 class _AnyEnvelopeEpoch(EnvelopeFrames):
-    """Reads envelopes of which nobody knows the leader epochs."""
+    """Reads envelopes whose leader epochs are unknown."""
 
     def check_follows(self, frame: EnvelopeFrame) -> None:
         """Do nothing."""

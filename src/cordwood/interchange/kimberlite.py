@@ -76,7 +76,7 @@ def _follow(files: Files, directory: str, losses: Losses) -> set[tuple[int, int]
             if record.position == 0:
                 head = NO_HASH
             else:
-                losses.add("what the first record of a chain follows, which is not there")
+                losses.add("the predecessor of the first record of a chain, which is missing")
         if head is not None and record.prev_hash != head:
             raise InvalidBatch(
                 position=record.at,

@@ -107,7 +107,7 @@ def _parsed(
         record = laminarmq.parse_record(store, entry.position, entry.end)
     except InvalidBatch:
         _, value_at = laminarmq.split_record(store, entry.position, entry.end)
-        losses.add("metadata that is not ours, and its records' times, which are now")
+        losses.add("metadata of another writer, and its records' times, which became now")
         return now_ms, None, bytes(memoryview(store)[value_at : entry.end]), ()
     return record.timestamp_ms, record.key, record.value(store), record.headers
 

@@ -86,7 +86,7 @@ def _records(
                 data = bytes(rafka.parse_record(log, entry))
             except FrameError as error:
                 raise error.at(log_path, 0) from None
-            losses.add("timestamps, of which there are none: now is the time of records")
+            losses.add("timestamps, which the log does not have: records got the current time")
             yield Record(offset, now_ms, None, data)
             offset += 1
 

@@ -1,6 +1,6 @@
-"""Hot byte loops: buffers in, buffers out. The compiled ones where they were built, else the reference.
+"""Hot byte loops on buffers: the compiled kernels if they were built, else the reference.
 
-`reference` documents each function. `COMPILED` says which ones run; the slow ones are never chosen
+`reference` documents each function. `COMPILED` tells which kernels run; the slow ones are never chosen
 silently: importing this package without the compiled ones warns `KernelsNotCompiled`.
 """
 

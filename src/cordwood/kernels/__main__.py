@@ -1,4 +1,4 @@
-"""Say which kernels run: ``python -m cordwood.kernels``."""
+"""Print which kernels run: ``python -m cordwood.kernels``."""
 
 import warnings
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled kernels that compaction needs. `reference` says in plain Python what each of them does."""
+"""Compiled kernels for compaction. `reference` has the same functions in plain Python, with documentation."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -10,11 +10,11 @@ from cordwood.kernels._encode cimport OK, Source, raise_for
 from cordwood.kernels._memory cimport Growing, Held, allocate, put, release
 
 cdef struct Slot:
-    uint64_t low, high  # the hash of a key; both 0 where there is none
+    uint64_t low, high  # the hash of a key; both 0 for an empty slot
     int64_t offset
 
 
-# --- a hash that nobody can make collide ---------------------------------------------------------------
+# --- a keyed hash --------------------------------------------------------------------------------------
 
 cdef inline uint64_t rotated(uint64_t x, int bits) noexcept nogil:
     return (x << bits) | (x >> (64 - bits))
@@ -32,7 +32,7 @@ cdef inline void mix(uint64_t* v) noexcept nogil:
     v[2] = rotated(v[2], 32)
 
 cdef void hash_key(const uint8_t* data, Py_ssize_t size, uint64_t k0, uint64_t k1, Slot* slot) noexcept nogil:
-    """SipHash-2-4 of 128 bits: under a secret nobody can choose two keys that look the same."""
+    """SipHash-2-4 of 128 bits: without the secret, collisions of keys cannot be constructed."""
     cdef uint64_t[4] v
     cdef uint64_t m
     cdef Py_ssize_t i, whole = size & ~7
@@ -80,7 +80,7 @@ cdef class KeyMap:
             raise ValueError(f"a map of {capacity} keys")
         if len(secret) != 16:
             raise ValueError(f"a secret of {len(secret)} bytes, not 16")
-        # At most three quarters full: so few slots are looked at for a key.
+        # At most three quarters full, so that a lookup checks few slots.
         while count * 3 // 4 < <uint64_t>capacity:
             count *= 2
         self.slots = <Slot*>calloc(count, sizeof(Slot))
@@ -99,7 +99,7 @@ cdef class KeyMap:
         return self.used
 
     cdef inline Slot* find(self, const uint8_t* key, Py_ssize_t size, Slot* wanted) noexcept nogil:
-        """Return the slot of a key, or the empty one where it belongs."""
+        """Return the slot of a key, or the empty slot for it."""
         cdef uint64_t at
         hash_key(key, size, self.k0, self.k1, wanted)
         at = wanted.low & self.mask
@@ -175,10 +175,10 @@ cdef int check_rows(Source keys, Held offsets, Py_ssize_t rows, Py_ssize_t start
     return 0
 
 
-# --- records that stay ---------------------------------------------------------------------------------
+# --- records that are kept -----------------------------------------------------------------------------
 
 cdef inline const uint8_t* skip_varint(const uint8_t* p, const uint8_t* end, int64_t* value) noexcept nogil:
-    """Read a zig-zag varint; NULL where the bytes end within it, or it is longer than one may be."""
+    """Read a zig-zag varint; return NULL if it is incomplete or too long."""
     cdef uint64_t raw = 0
     cdef int shift = 0
     while p < end and shift < 64:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled kernels that read. `reference` says in plain Python what each of them does.
+"""Compiled kernels for decoding. `reference` has the same functions in plain Python, with documentation.
 
-Every read is preceded by a comparison with the end of what may be read, so no input makes a kernel
-look past its buffer. Loops over records touch no Python object and let other threads run.
+Every read is preceded by a comparison with the end of the readable range, so no input makes a kernel
+read past its buffer. Loops over records use no Python object and release the GIL.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -66,8 +66,8 @@ cdef inline bint all_zero(const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef inline int read_header(const uint8_t* p, Py_ssize_t remaining, int64_t size_max, int64_t next_offset, bint dense, int64_t epoch_low, int64_t epoch_high, int64_t* row) noexcept nogil:
-    """Fill *row*, all but its position, from the header at *p*; return END, or what is wrong with it."""
-    # Fewer zeros than a header are no sign of anything: a base offset begins with some.
+    """Fill *row*, except its position, from the header at *p*; return END, or the reason to stop."""
+    # Fewer zero bytes than a header prove nothing: a base offset begins with some.
     if remaining < HEADER_SIZE:
         return SHORT
     if all_zero(p, HEADER_SIZE):
@@ -175,7 +175,7 @@ cdef inline int read_varint(const uint8_t** cursor, const uint8_t* end, int bits
                 return trouble(t, CUT_OFF, field, cursor[0], 0, 0, end - cursor[0])
             byte = p[0]
             p += 1
-            # The last byte may only carry the bits that are left, and must be the last.
+            # The last byte may only have the remaining bits, and must end the varint.
             if shift + 7 > bits and (byte >> (bits - shift)) != 0:
                 return trouble(t, VARINT_TOO_LONG, field, cursor[0], 0, bits, 0)
             raw |= <uint64_t>(byte & 0x7F) << shift
@@ -188,7 +188,7 @@ cdef inline int read_varint(const uint8_t** cursor, const uint8_t* end, int bits
 
 
 cdef inline int read_sized(const uint8_t** cursor, const uint8_t* end, int field, int64_t low, const uint8_t** data, Py_ssize_t* size, Trouble* t) noexcept nogil:
-    """Read a length of at least *low* and step over that many bytes."""
+    """Read a length of at least *low* and skip that many bytes."""
     cdef const uint8_t* at = cursor[0]
     cdef int64_t length
     if read_varint(cursor, end, 32, field, &length, t):
@@ -203,7 +203,7 @@ cdef inline int read_sized(const uint8_t** cursor, const uint8_t* end, int field
 
 
 cdef int read_headers(Parsed* r, const uint8_t** cursor, const uint8_t* end, Trouble* t) noexcept nogil:
-    """Walk the headers of a record and check that each is whole and its name is UTF-8."""
+    """Walk the headers of a record and check that each is complete and its name is UTF-8."""
     cdef const uint8_t* name
     cdef const uint8_t* value
     cdef const uint8_t* at
@@ -324,7 +324,7 @@ def walk_records(buffer, Py_ssize_t start, Py_ssize_t stop, int64_t count, int64
 
 
 cdef tuple header_tuples(Parsed* r, const uint8_t* end):
-    """Build the headers of a record that was parsed, and so checked, before."""
+    """Build the headers of a record that is already parsed and checked."""
     cdef const uint8_t* p = r.headers
     cdef const uint8_t* name
     cdef const uint8_t* value
@@ -369,7 +369,7 @@ def decode_rows(make, buffer, Py_ssize_t start, Py_ssize_t stop, int64_t count, 
 # --- columns ----------------------------------------------------------------------------------------
 
 cdef class Binary:
-    """A byte-string column being filled: int32 offsets, data, and a bitmap of what is not null."""
+    """A byte-string column under construction: int32 offsets, data, and a bitmap of non-null values."""
     cdef Growing offsets
     cdef Growing data
     cdef Growing validity
@@ -410,7 +410,7 @@ cdef class Binary:
 
 
 cdef class Columns:
-    """The wanted columns of any number of batches, being filled."""
+    """The requested columns of any number of batches, under construction."""
     cdef int want
     cdef Py_ssize_t rows
     cdef Growing offsets
@@ -454,7 +454,7 @@ cdef class Columns:
 
 
 cdef int add_headers(Parsed* r, const uint8_t* end, Binary names, Binary values) noexcept nogil:
-    """Append the headers of a record that was parsed, and so checked, before."""
+    """Append the headers of a record that is already parsed and checked."""
     cdef const uint8_t* p = r.headers
     cdef const uint8_t* name
     cdef const uint8_t* value
@@ -470,7 +470,7 @@ cdef int add_headers(Parsed* r, const uint8_t* end, Binary names, Binary values)
 
 
 cdef int add_batch(Columns c, Binary keys, Binary values, Binary names, Binary header_values, const int64_t* row, const uint8_t* p, const uint8_t* end, Trouble* t) noexcept nogil:
-    """Append the records of one batch; -1 where memory is out, else *t* tells what was found."""
+    """Append the records of one batch; return -1 if memory is exhausted, else *t* has the finding."""
     cdef Parsed r
     cdef int64_t i, low = 0, base_offset = row[BASE_OFFSET], base_timestamp = row[BASE_TIMESTAMP]
     cdef int log_append_time = (row[ATTRIBUTES] & LOG_APPEND_TIME) != 0, want = c.want, failed = 0
@@ -519,7 +519,7 @@ def decode_columns(buffer, table, payloads, int want):
         size += row[b * HEADER_COLUMNS + SIZE] if payloads[b] is None else len(payloads[b])
     if size > INT32_MAX:
         raise ValueError(f"decode at most {INT32_MAX} bytes of records at a time, not {size}")
-    # A count may lie, so no more rows are reserved than the bytes could hold.
+    # A count may be wrong, so no more rows are reserved than the bytes can hold.
     c = Columns(want, min(rows, size // RECORD_SIZE_MIN), size)
     keys, values, names, header_values = c.keys, c.values, c.names, c.header_values
     for b in range(batches):

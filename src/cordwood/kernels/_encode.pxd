@@ -1,4 +1,4 @@
-"""What other compiled kernels use of the ones that write."""
+"""The parts of the encoding kernels that other compiled kernels use."""
 
 from libc.stdint cimport int32_t, uint8_t
 

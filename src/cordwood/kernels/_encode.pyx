@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled kernels that write. `reference` says in plain Python what each of them does."""
+"""Compiled kernels for encoding. `reference` has the same functions in plain Python, with documentation."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -40,7 +40,7 @@ cdef inline uint8_t* put_sized(uint8_t* p, const uint8_t* data, Py_ssize_t size)
     return p
 
 cdef class Output:
-    """The bytes being encoded, after zeros where a header will go."""
+    """The encoded bytes, after zeros for a header."""
     cdef Growing bytes
 
     def __cinit__(self, Py_ssize_t headroom, Py_ssize_t estimate):
@@ -56,7 +56,7 @@ cdef class Output:
 
 
 cdef inline int put_record_start(Growing* out, int64_t timestamp_delta, int64_t offset_delta, Py_ssize_t key_size, Py_ssize_t value_size, int64_t header_count, Py_ssize_t headers_size) noexcept nogil:
-    """Reserve room for a whole record and write what comes before its key."""
+    """Reserve room for a whole record and write the fields before its key."""
     cdef int64_t body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
     cdef uint8_t* p
     body += varint_size(key_size) + varint_size(value_size) + varint_size(header_count) + headers_size
@@ -94,7 +94,7 @@ cdef inline bint delta_fits(int64_t base, int64_t timestamp) noexcept nogil:
 
 
 cdef class Source:
-    """A byte-string column to encode from, every offset checked before it is followed."""
+    """A byte-string column to encode. Every offset is checked before it is used."""
 
     def __cinit__(self, column):
         validity, offsets, data, _ = column
@@ -114,7 +114,7 @@ cdef class Source:
                 raise ValueError("the validity bitmap is shorter than its column")
 
     cdef int get(self, Py_ssize_t i, const uint8_t** data, Py_ssize_t* size) noexcept nogil:
-        """Point at value *i*, size -1 for null; LYING_OFFSETS where its offsets do not fit its data."""
+        """Set *data* and *size* to value *i*, size -1 for null; LYING_OFFSETS if its offsets are invalid."""
         cdef int32_t first = self.offsets[i], after = self.offsets[i + 1]
         if self.validity != NULL and not (self.validity[i >> 3] >> (i & 7)) & 1:
             size[0] = -1
@@ -141,7 +141,7 @@ cdef class Lists:
 
 
 cdef int headers_size(Lists lists, Source names, Source values, Py_ssize_t row, Py_ssize_t* first, Py_ssize_t* after, Py_ssize_t* total) noexcept nogil:
-    """Find the headers of *row* and how many bytes they take, checking every offset."""
+    """Find the headers of *row* and their size in bytes; check every offset."""
     cdef Py_ssize_t h, size = 0
     cdef const uint8_t* data = NULL
     first[0] = lists.offsets[row]
@@ -186,7 +186,7 @@ def encode_columns(columns, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t headro
     if offsets_held is not None:
         offsets = <const int64_t*>offsets_held.start
         base_offset = offsets[start]
-    # The data of a column and about twenty bytes a record beside it; grown if headers need more.
+    # The data of the columns and about twenty bytes per record; grown if headers need more.
     size = values.offsets[stop] - values.offsets[start] if values.offsets[stop] > values.offsets[start] else 0
     if keys is not None and keys.offsets[stop] > keys.offsets[start]:
         size += keys.offsets[stop] - keys.offsets[start]
@@ -209,7 +209,7 @@ def encode_columns(columns, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t headro
                     break
             offset_delta = i - start
             if offsets != NULL:
-                # Unsigned, because the distance of two int64 values may not be an int64.
+                # Unsigned, because the difference of two int64 values may not be an int64.
                 if offsets[i] < base_offset or <uint64_t>offsets[i] - <uint64_t>base_offset > INT32_MAX:
                     status = OFFSETS_DO_NOT_RISE
                     break
@@ -241,7 +241,7 @@ def encode_columns(columns, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t headro
 
 
 cdef inline object as_bytes(object data, str what):
-    """Return *data* as bytes; anything but a buffer or None is refused by name."""
+    """Return *data* as bytes; refuse anything except a buffer or None, naming *what*."""
     if PyBytes_CheckExact(data):
         return data
     if isinstance(data, (bytes, bytearray, memoryview)):

@@ -12,7 +12,7 @@ cdef struct Growing:
 
 
 cdef inline int reserve(Growing* g, Py_ssize_t more) noexcept nogil:
-    """Make room for *more* bytes; return -1 where memory is out."""
+    """Make room for *more* bytes; return -1 if memory is exhausted."""
     cdef Py_ssize_t capacity
     cdef uint8_t* memory
     if g.capacity - g.size >= more:
@@ -53,7 +53,7 @@ cdef class Held:
 
 
 cdef class Block:
-    """Memory that a kernel filled, handed out through the buffer protocol without a copy."""
+    """Memory that a kernel filled, exported through the buffer protocol without a copy."""
     cdef Growing bytes
 
 

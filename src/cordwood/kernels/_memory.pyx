@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Memory shared by the compiled kernels; _memory.pxd has what is compiled into each of them."""
+"""Memory shared by the compiled kernels; _memory.pxd has the inline functions."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdlib cimport free, malloc, realloc
@@ -40,7 +40,7 @@ cdef class Block:
 
 
 cdef int allocate(Growing* g, Py_ssize_t capacity) except -1:
-    """Give *g* its first memory; it must have none yet."""
+    """Allocate the first memory of *g*, which must have none yet."""
     g.size = 0
     g.capacity = capacity if capacity > 64 else 64
     g.memory = <uint8_t*>malloc(g.capacity)
@@ -50,10 +50,10 @@ cdef int allocate(Growing* g, Py_ssize_t capacity) except -1:
 
 
 cdef Block release(Growing* g):
-    """Hand the memory of *g* over to a Block, giving back what was reserved in vain if it is more than half.
+    """Move the memory of *g* to a Block, and free its unused part if that is more than half.
 
-    Not less: an allocator that sees large blocks shrink before they are freed asks the operating
-    system for fresh pages each time, which costs more than filling them.
+    A smaller part is not freed: if large blocks shrink before they are freed, an allocator requests new
+    pages from the operating system each time, which costs more than filling them.
     """
     cdef Block block = Block()
     cdef Py_ssize_t needed = g.size if g.size > 64 else 64

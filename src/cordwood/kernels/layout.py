@@ -1,7 +1,7 @@
-"""What the kernels take and give: the columns of a header table, the buffers of decoded columns.
+"""The inputs and outputs of kernels: the columns of a header table, the buffers of decoded columns.
 
-Kernels speak in flat buffers, never in objects per record, and need neither numpy nor pyarrow:
-an int64 buffer is read with ``memoryview(buffer).cast("q")``, by numpy or by Arrow, without a copy.
+Kernels use flat buffers, never an object per record, and need neither numpy nor pyarrow: an int64 buffer is
+read with ``memoryview(buffer).cast("q")``, by numpy or by Arrow, without a copy.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from cordwood.errors import InvalidBatch
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
-#: Bytes of a batch before the ones its length field counts: base offset and the field itself.
+#: The bytes of a batch that its length field does not count: base offset and the field itself.
 LENGTH_OVERHEAD = 12
-#: The smallest record: seven fields of one byte each. Bounds every count before anything is allocated.
+#: The smallest record: seven fields of one byte each. Limits every count before memory is allocated.
 RECORD_SIZE_MIN = 7
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
@@ -73,7 +73,7 @@ HEADER_COLUMNS = len(HeaderColumn)
 
 
 class Stop(IntEnum):
-    """Why a header scan stopped where it did."""
+    """The reason why a header scan stopped."""
 
     END = 0
     SHORT = 1
@@ -87,7 +87,7 @@ class Stop(IntEnum):
 
 
 class Want(IntFlag):
-    """The columns a decode is asked for; what is not wanted is walked over, not copied."""
+    """The requested columns of a decode; other columns are checked but not copied."""
 
     OFFSET = 1
     TIMESTAMP = 2
@@ -99,9 +99,9 @@ class Want(IntFlag):
 
 
 class BinaryBuffers(NamedTuple):
-    """A column of byte strings, as Arrow lays it out: int32 offsets into one run of data.
+    """A column of byte strings in Arrow's layout: int32 offsets into one data buffer.
 
-    ``validity`` is a bitmap, least significant bit first, or None where no value is null.
+    ``validity`` is a bitmap, least significant bit first, or None if no value is null.
     """
 
     validity: Buffer | None
@@ -119,7 +119,7 @@ class HeaderBuffers(NamedTuple):
 
 
 class ColumnBuffers(NamedTuple):
-    """Decoded records, a buffer per column; a column that was not wanted is None.
+    """Decoded records, one buffer per column; a column that was not requested is None.
 
     ``offset`` and ``timestamp`` (milliseconds) are int64, ``timestamp_type`` is int32.
     """
@@ -134,7 +134,7 @@ class ColumnBuffers(NamedTuple):
 
 
 class RecordField(IntEnum):
-    """The part of a record that a finding is about."""
+    """The part of a record that has a fault."""
 
     COUNT = 0
     LENGTH = 1
@@ -167,7 +167,7 @@ _FIELD_TEXT: Sequence[str] = (
 
 
 class FieldFault(IntEnum):
-    """What is wrong with a field. Both kernels report the same ones at the same positions."""
+    """The fault of a field. Both kinds of kernels report the same faults at the same positions."""
 
     CUT_OFF = 1
     VARINT_TOO_LONG = 2
@@ -178,10 +178,10 @@ class FieldFault(IntEnum):
 def invalid_records(
     finding: int, field: int, position: int, low: int, high: int, found: int, compressed_at: int
 ) -> InvalidBatch:
-    """Return the error for what a kernel found in the records of a batch.
+    """Return the error for a fault that a kernel found in the records of a batch.
 
-    *position* counts from the start of the buffer. For decompressed records that buffer is not in
-    any file, so the error points at the batch, *compressed_at*, and says the rest in words.
+    *position* counts from the start of the buffer. The buffer of decompressed records is not in any file, so
+    the error has the position of the batch, *compressed_at*, and its text has the position of the record.
     """
     what = _FIELD_TEXT[field]
     if compressed_at >= 0:

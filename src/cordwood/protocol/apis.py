@@ -1,8 +1,8 @@
-"""Every API that is spoken: its number, its versions, its messages, and how its frames begin.
+"""Every supported API: its number, versions, messages and frame headers.
 
-``decode_request`` and ``encode_response`` are the server's half; ``encode_request`` and
-``decode_response`` the client's, for tests and tools. A frame is taken without the four bytes of its
-length and given back with them.
+``decode_request`` and ``encode_response`` are the server's half; ``encode_request`` and ``decode_response``
+the client's, for tests and tools. Decoders take a frame without the four bytes of its length; encoders
+return it with them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ApiKey(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API. ``versions`` are those that can be read and written, ``advertised`` those clients are told.
+    """One API. ``versions`` are the supported versions, ``advertised`` those reported to clients.
 
     Versions from ``flexible_from`` on have tagged fields, in their headers too.
     """
@@ -99,7 +99,7 @@ class Api:
     def response_header_is_flexible(self, version: int) -> bool:
         """Return whether tagged fields follow the correlation id of a response.
 
-        Never for ApiVersions: who asks does not yet know which versions the answer may have.
+        Never for ApiVersions: the client does not know the supported versions yet.
         """
         return version >= self.flexible_from and self.key is not ApiKey.API_VERSIONS
 
@@ -110,7 +110,7 @@ _NEVER_FLEXIBLE = 0x7FFF
 def _declared(
     key: ApiKey, versions: str, flexible_from: int, messages: ModuleType, advertised: str | None = None
 ) -> Api:
-    """Return the API whose declared messages *messages* holds, under the API's own name."""
+    """Return the API whose messages are declared in the module *messages* under the API's name."""
     name = key.name.title().replace("_", "")
     return Api(
         key,
@@ -123,8 +123,8 @@ def _declared(
 
 
 _TABLE = (
-    # Versions 0 to 2 are refused, but librdkafka before 2.11.1 takes their absence to mean that
-    # compression is not spoken, and sends its batches uncompressed without a word.
+    # Versions 0 to 2 are refused, but if they are not advertised, librdkafka before 2.11.1 assumes that
+    # compression is not supported, and silently sends its batches uncompressed.
     _declared(ApiKey.PRODUCE, "3-13", 9, produce, advertised="0-13"),
     _declared(ApiKey.FETCH, "4-18", 12, fetch),
     _declared(ApiKey.LIST_OFFSETS, "1-11", 6, offsets),
@@ -142,7 +142,7 @@ _TABLE = (
     _declared(ApiKey.CREATE_TOPICS, "2-7", 5, topics),
     _declared(ApiKey.DELETE_TOPICS, "1-6", 4, topics),
     _declared(ApiKey.DELETE_RECORDS, "0-2", 2, topics),
-    # Kafka has not declared version 6 stable, and does not tell clients of it.
+    # Kafka has not declared version 6 stable, and does not advertise it.
     _declared(ApiKey.INIT_PRODUCER_ID, "0-6", 2, producers, advertised="0-5"),
     _declared(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", 4, offsets),
     _declared(ApiKey.DESCRIBE_ACLS, "1-3", 2, security),
@@ -176,10 +176,10 @@ assert len(APIS) == len(_TABLE) == len(ApiKey)
 def api_versions_response(
     served: Collection[ApiKey], error_code: int = 0
 ) -> api_versions.ApiVersionsResponse:
-    """Return the answer that tells a client of the APIs in *served* and of their versions.
+    """Return the response with the APIs in *served* and their versions.
 
-    An ApiVersions request of a version that is not spoken is answered in version 0, with error 35 and
-    the versions of ApiVersions itself::
+    An ApiVersions request of an unsupported version is answered in version 0, with error 35 and the versions
+    of ApiVersions itself::
 
         encode_response(
             ApiKey.API_VERSIONS, 0, error.correlation_id,
@@ -195,7 +195,7 @@ def api_versions_response(
 
 
 class Request(msgspec.Struct, gc=False):
-    """A request: who sent it, and what it says. ``body`` is the request class of its API in ``APIS``."""
+    """A request: its header fields and ``body``, an instance of the API's request class in ``APIS``."""
 
     api_key: ApiKey
     api_version: int
@@ -205,19 +205,19 @@ class Request(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """A response, as a client reads it."""
+    """A response, as a client decodes it."""
 
     correlation_id: int
     body: Any
 
 
-# Key, version, correlation id, and the length of the client id, which is never compact: a broker reads
-# this much of a header whatever its version.
+# Key, version, correlation id, and the length of the client id, which is never compact: these fields are the
+# same in every version of the header.
 _REQUEST_HEADER = struct.Struct(">hhih")
 _RESPONSE_HEADER = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iix")
 
-# What each (key, version) that was met needs, under key << 16 | version. Filled on first use.
+# The codecs of each (key, version), under key << 16 | version. Filled on first use.
 _decoders: dict[int, tuple[ApiKey, bool, Decode]] = {}
 _encoders: dict[int, tuple[struct.Struct, Encode]] = {}
 
@@ -226,8 +226,8 @@ def decode_request(frame: WireBytes) -> Request:
     """Return the request in *frame*, which is without its length. Batches stay slices of *frame*.
 
     Raises:
-        MalformedMessage: If the bytes are no request.
-        UnsupportedVersion: If the API or its version is not spoken. The body was not looked at.
+        MalformedMessage: If the bytes are not a valid request.
+        UnsupportedVersion: If the API or its version is not supported. The body was not decoded.
     """
     end = len(frame)
     try:
@@ -269,7 +269,7 @@ def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body
     The records of a Fetch response are passed through uncopied.
 
     Raises:
-        ValueError: If a field holds what it cannot; the message names it.
+        ValueError: If a field has an invalid value; the message names the field.
     """
     route = _encoders.get(api_key << 16 | api_version)
     if route is None:
@@ -289,7 +289,7 @@ def encode_response(api_key: ApiKey, api_version: int, correlation_id: int, body
 def encode_request(
     api_key: ApiKey, api_version: int, correlation_id: int, client_id: str | None, body: Any
 ) -> list[WireBytes]:
-    """Return the frame that asks for something, its length included."""
+    """Return the frame of a request, its length included."""
     api = APIS[api_key]
     name = None if client_id is None else client_id.encode()
     header = struct.pack(">hhih", api_key, api_version, correlation_id, -1 if name is None else len(name))
@@ -300,10 +300,10 @@ def encode_request(
 
 
 def decode_response(api_key: ApiKey, api_version: int, frame: WireBytes) -> Response:
-    """Return the response in *frame*, which is without its length and answers such a request.
+    """Return the response in *frame*, which is without its length, to a request of this API and version.
 
     Raises:
-        MalformedMessage: If the bytes are no such response.
+        MalformedMessage: If the bytes are not a valid response.
     """
     api = APIS[api_key]
     try:

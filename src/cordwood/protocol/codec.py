@@ -1,9 +1,9 @@
-"""Functions that turn messages into bytes and back, compiled from their declarations.
+"""Encoders and decoders of messages, compiled from their declarations.
 
-The declarations of :mod:`cordwood.protocol.schema` are walked once for each (class, version) that is
-used, and become Python source without a loop over fields and without a call for each of them: fields
-of fixed size that follow one another, and the length of what comes next, are read by one ``struct``
-call. What a frame holds never becomes part of that source, only our own declarations do.
+The declarations of :mod:`cordwood.protocol.schema` are compiled once for each used (class, version) to Python
+source without a loop over fields and without a call per field: consecutive fields of fixed size, and the
+length of the next field, are read by one ``struct`` call. Only our own declarations become part of the
+source, never the content of a frame.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cordwood.protocol.wire import Decode, Encode
 class Compiled:
     """The codec of a declared message. Versions from *flexible_from* on have tags and compact lengths.
 
-    A version is compiled when it is first asked for, and kept. Safe to use from any thread: two that
-    ask at once may both compile, and either function will do.
+    A version is compiled at its first use and cached. Safe to use from any thread: two threads may compile
+    the same version, and either function is valid.
     """
 
     def __init__(self, message: type[Any], flexible_from: int) -> None:
@@ -29,16 +29,16 @@ class Compiled:
         self._encoders: dict[int, Encode] = {}
 
     def decoder(self, version: int) -> Decode:
-        """Return the function that reads *version*; the message has to end where the frame does."""
+        """Return the function that decodes *version*; bytes after the message are ignored."""
         if version not in self._decoders:
             self._decoders[version] = compile_decoder(self.message, version, version >= self.flexible_from)
         return self._decoders[version]
 
     def encoder(self, version: int) -> Encode:
-        """Return the function that writes *version*, as a list of buffers; see `compile_encoder`.
+        """Return the function that encodes *version* to a list of buffers; see `compile_encoder`.
 
-        A field that the version does not have is left out, whatever it holds. The function raises
-        ValueError, naming the field, for a value that its field cannot hold.
+        Fields that the version does not have are left out. The function raises ValueError, which names the
+        field, for an invalid value.
         """
         if version not in self._encoders:
             self._encoders[version] = compile_encoder(self.message, version, version >= self.flexible_from)

@@ -1,11 +1,11 @@
-"""Compile a message class and a version into a function that reads it.
+"""Compile a message class and a version into a function that decodes it.
 
-Decoding trusts nothing. Before anything is allocated for a count or a length, it is compared with the
-bytes that are left: an array of n elements needs at least n times the smallest element there can be.
-Whatever the bytes are, the only thing that comes out besides a message is :class:`MalformedMessage`.
+Decoders do not trust their input. Before memory is allocated for a count or a length, it is compared with the
+remaining bytes: an array of n elements needs at least n times the size of the smallest element. For any
+input, a decoder returns a message or raises :class:`MalformedMessage`.
 
-A frame may go on after the end of its message: such bytes are ignored, as Kafka's own broker does.
-librdkafka sends three of them after a Metadata request for all topics.
+Bytes after the end of the message in a frame are ignored, as in Kafka's own broker. librdkafka sends three of
+them after a Metadata request for all topics.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from cordwood.protocol.schema import (
 from cordwood.protocol.source import SourceText
 from cordwood.protocol.wire import Decode
 
-#: How the value between ``i`` and ``j`` is taken out of the frame, by its type: if it is empty, and if not.
+#: By type, the expressions for an empty value and for the value between ``i`` and ``j`` of the frame.
 _TAKEN: dict[WireType, tuple[str, str]] = {
     string: ("''", "str(b[i:j], 'utf-8')"),
     batches: ("view[i:i]", "view[i:j]"),
     buffers: ("(view[i:i],)", "(view[i:j],)"),
 }
-#: An array with more elements is refused: a few bytes each would still cost seconds and a gigabyte.
+#: An array with more elements is refused: even small elements would take seconds and a gigabyte.
 ELEMENTS_MAX = 150_000
 
 
 def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
-    """Return the function that reads *version* of *cls*: ``decode(frame, position)``.
+    """Return the function that decodes *version* of *cls*: ``decode(frame, position)``.
 
-    What follows the message in the frame is ignored.
+    Bytes after the message in the frame are ignored.
     """
     source = DecoderSource(cls, version, flexible)
     source.line(f"return {source.struct(cls, '')}")
@@ -54,7 +54,7 @@ def compile_decoder(cls: type[Any], version: int, flexible: bool) -> Decode:
 
 
 def smallest_size(wire_type: WireType, version: int, flexible: bool) -> int:
-    """Return how many bytes a value takes at least; the bytes left bound a count by this."""
+    """Return the smallest size of a value in bytes, which limits the count of an array."""
     if isinstance(wire_type, Fixed):
         return wire_type.size
     if isinstance(wire_type, Sized):
@@ -73,7 +73,7 @@ class DecoderSource(SourceText):
     """Source that reads from frame ``b`` at ``i``, up to ``end``."""
 
     def fail(self, what: str, found: str) -> None:
-        """Refuse the field at hand; *found* is an expression."""
+        """Add code that refuses the current field; *found* is an expression."""
         self.line(f"raise malformed(i, {f'{self.title}, {self.path} {what}'!r}, {found})")
 
     def flush(self) -> None:
@@ -91,7 +91,7 @@ class DecoderSource(SourceText):
         self.run.clear()
 
     def struct(self, cls: type[Any], path: str) -> str:
-        """Read a message, and return the expression that makes it."""
+        """Read a message, and return the expression that constructs it."""
         fields = fields_of(cls, self.version)
         variables = {each.name: self.fresh("v") for each in fields}
         for each in fields:
@@ -156,17 +156,17 @@ class DecoderSource(SourceText):
 
     @property
     def less_one(self) -> str:
-        """What turns a length as it was read into the length: compact ones are one more."""
+        """The suffix that corrects a length that was read: compact lengths are one more."""
         return " - 1" if self.flexible else ""
 
     @contextmanager
     def length(self, code: str, target: str, nullable: bool, empty: str, null: str = "None") -> Iterator[str]:
-        """Read a length or count, and give its variable to the block, which reads what is not empty."""
+        """Read a length or count, and yield its variable to the block, which reads a non-empty value."""
         size = self.fresh("n")
         self.collect("B" if self.flexible else code, size)
         self.flush()
         if self.flexible:
-            # A varint of two bytes is read here: a call costs as much as the rest of a small message.
+            # A varint of two bytes is read inline: a call costs as much as the rest of a small message.
             with self.block(f"if {size} > 127:"):
                 with self.block("if b[i] < 128:"):
                     self.line(f"{size} += (b[i] << 7) - 128")
@@ -213,7 +213,7 @@ class DecoderSource(SourceText):
             self.path = path
 
     def same_size(self, cls: type[Any], target: str, count: str) -> bool:
-        """Read an array of messages with one call, if all that such a message has is of fixed size."""
+        """Read an array of messages with one call if all their fields have a fixed size; return whether."""
         fields = fields_of(cls, self.version)
         codes = [each.type.code for each in fields if isinstance(each.type, Fixed)]
         if self.flexible or len(codes) < len(fields):
@@ -229,7 +229,7 @@ class DecoderSource(SourceText):
         return True
 
     def nested(self, wire_type: Struct, target: str, nullable: bool) -> None:
-        """Read a message within a message; if it can be null, a byte says whether it is."""
+        """Read a message within a message; if it is nullable, its first byte says whether it is null."""
         path = self.path
         if not nullable:
             self.line(f"{target} = {self.struct(wire_type.message, f'{path}.')}")

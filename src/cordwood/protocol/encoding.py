@@ -1,4 +1,4 @@
-"""Compile a message class and a version into a function that writes it."""
+"""Compile a message class and a version into a function that encodes it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from cordwood.protocol.wire import Encode
 
 
 def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
-    """Return the function that writes *version* of *cls*: ``encode(message)``, a list of buffers.
+    """Return the function that encodes *version* of *cls*: ``encode(message)``, a list of buffers.
 
-    There is one buffer, but for record batches, which are among the buffers as the objects that they are.
-    A field that the version does not have is left out, whatever it holds. The function raises ValueError,
-    naming the field, for a value that its field cannot hold.
+    There is one buffer, except for record batches, which are passed through as separate buffers. Fields that
+    the version does not have are left out. The function raises ValueError, which names the field, for an
+    invalid value.
     """
     source = EncoderSource(cls, version, flexible)
     source.struct(cls, "message", "")
@@ -46,7 +46,7 @@ def compile_encoder(cls: type[Any], version: int, flexible: bool) -> Encode:
 class EncoderSource(SourceText):
     """Source that appends the pieces of ``message`` to ``out`` through ``w``.
 
-    Where it ``passes_on`` record batches, what was before them and they themselves go to ``done``.
+    If it ``passes_on`` record batches, they and the bytes before them are appended to ``done``.
     """
 
     passes_on = False
@@ -76,7 +76,7 @@ class EncoderSource(SourceText):
             self.tags([each for each in fields if each.tag is not None], source, path)
 
     def tags(self, known: Iterable[Field], source: str, path: str) -> None:
-        """Write the tagged fields whose value is not the default, by rising tag."""
+        """Write the tagged fields whose value is not the default, by ascending tag."""
         ordered = sorted(known, key=lambda each: each.tag or 0)
         if not ordered:
             self.collect("x", "")
@@ -158,12 +158,12 @@ class EncoderSource(SourceText):
             self.elements(wire_type, value)
 
     def compact(self, size: str) -> None:
-        """Write a compact length, of which most are one byte: what the expression *size* says, and one."""
+        """Write a compact length: the value of the expression *size* plus one. Most take one byte."""
         self.line(f"n = {size} + 1")
         self.line("w(SHORT_VARINTS[n] if n < 128 else varint(n))")
 
     def elements(self, array: Array, source: str) -> None:
-        """Write the elements of an array, whose count was written."""
+        """Write the elements of an array after its count."""
         if isinstance(array.element, Fixed) and len(array.element.code) == 1:
             self.line(f"w(pack('>%d{array.element.code}' % len({source}), *{source}))")
             return

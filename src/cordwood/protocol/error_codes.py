@@ -6,9 +6,9 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What a response says went wrong. The numbers are the wire's and never change.
+    """The error code of a response. The numbers are part of the protocol and never change.
 
-    Fields of messages that carry one are plain integers, since a peer may know codes that we do not.
+    Message fields with an error code are plain integers, because a peer may use other codes.
     """
 
     UNKNOWN_SERVER_ERROR = -1

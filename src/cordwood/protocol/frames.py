@@ -1,7 +1,7 @@
-"""Frames: every request comes behind four bytes that say its length. Bytes in, whole requests out.
+"""Frames: splits received bytes into requests, each of which has a length prefix of four bytes.
 
-What a length claims is never allocated before about as many bytes have come: a buffer starts small and
-doubles as it fills, unless the same peer has sent a frame that large before.
+Memory for a frame is not allocated on the claim of its length alone: a buffer starts small and doubles as it
+fills, unless the same peer has sent a frame of that size before.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from typing import Any, Protocol
 
 from cordwood.errors import MalformedMessage
 
-#: Frames up to this size are cut out of the shared buffer; larger ones are received where they stay.
+#: Frames up to this size are copied from the shared buffer; larger ones are received in their own buffer.
 SMALL = 64 << 10
-#: Frames above this size are received in buffers that grow without being copied, where there are such.
+#: Frames above this size are received in buffers that grow without a copy, if available.
 LARGE = 4 << 20
 _PREFIX = 4
 
 
 class Growing(Protocol):
-    """A writable buffer, zeros at first, that takes memory as it is filled and grows without a copy."""
+    """A writable buffer of zeros that takes memory as it is filled and grows without a copy."""
 
     def __len__(self) -> int: ...
 
     def resize(self, size: int) -> None:
-        """Make it *size* bytes long.
+        """Change the length to *size* bytes.
 
         Raises:
-            Exception: If that cannot be done, whatever the reason. It is as before.
+            Exception: If that fails for any reason. The buffer is unchanged.
         """
 
 
 class Inbox:
-    """The receiving half of one connection: `space` says where bytes go, `take` gives frames.
+    """The receiving half of one connection: `space` returns a buffer for bytes, `take` returns frames.
 
-    *shared* is a buffer that any number of inboxes use in turn: what is left in it after `take` belongs
-    to nobody, so bytes must be taken before another inbox is asked for space. *make_large* makes the buffers
-    of large frames; None where there are none, or it cannot.
+    Any number of inboxes use the buffer *shared* in turn: its content is invalid after `take`, so `take` must
+    be called before `space` of another inbox. *make_large* creates the buffers of large frames, or returns
+    None.
     """
 
     def __init__(
@@ -59,24 +59,24 @@ class Inbox:
 
     @property
     def pending(self) -> int:
-        """How many bytes of a frame that is not complete are here."""
+        """The received bytes of an incomplete frame."""
         return len(self._rest) if self._frame is None else _PREFIX + self._filled
 
     @property
     def held(self) -> int:
-        """How much memory a frame that is not complete takes."""
+        """The memory of an incomplete frame, in bytes."""
         if self._frame is None:
             return len(self._rest)
         return len(self._frame) if isinstance(self._frame, bytearray) else self._filled
 
     @property
     def is_large(self) -> bool:
-        """Whether the frame that has begun is a large one."""
+        """Whether the incomplete frame is a large one."""
         return self._frame is not None and self._size > LARGE
 
     @property
     def missing(self) -> int:
-        """How many bytes complete the frame, or at least its length, that has begun; 0 if none has."""
+        """The bytes that complete the incomplete frame, or its length prefix; 0 if there is none."""
         if self._frame is not None:
             return self._size - self._filled
         rest = self._rest
@@ -85,9 +85,9 @@ class Inbox:
         return _PREFIX + int.from_bytes(rest[:_PREFIX], "big", signed=True) - len(rest)
 
     def space(self, most: int | None = None) -> memoryview:
-        """Return where the next bytes are to be put; never empty.
+        """Return the buffer for the next bytes; never empty.
 
-        A frame that is full grows for it: to twice its size, or by *most* bytes where memory is short.
+        The buffer of an incomplete frame grows if it is full: to twice its size, or by *most* bytes.
         """
         frame = self._frame
         if frame is not None:
@@ -100,12 +100,12 @@ class Inbox:
         return memoryview(self._shared)[rest:]
 
     def take(self, count: int) -> list[bytearray | memoryview]:
-        """Take note of *count* bytes put at the start of the last `space`; return the frames they complete.
+        """Process *count* bytes at the start of the last `space`; return the frames that they complete.
 
-        Frames come without their length, each in a buffer of its own.
+        Frames are without their length, each in its own buffer.
 
         Raises:
-            MalformedMessage: If a length is negative or above the limit; nothing more can be read.
+            MalformedMessage: If a length is negative or above the limit; the connection must be closed.
         """
         frame = self._frame
         if frame is not None:
@@ -133,11 +133,11 @@ class Inbox:
         return frames
 
     def clear(self) -> None:
-        """Give up a frame that is not complete, and its memory."""
+        """Drop an incomplete frame and its memory."""
         self._rest, self._frame = b"", None
 
     def _begin(self, size: int, received: memoryview) -> None:
-        """Go on receiving a large frame in a buffer of its own."""
+        """Continue to receive a large frame in its own buffer."""
         self._size, self._filled = size, len(received)
         length = min(size, max(self._trusted, len(received)))
         self._frame = (self._make_large(length) if size > LARGE else None) or bytearray(length)
@@ -145,7 +145,7 @@ class Inbox:
 
     def _grown(self, size: int, content: Any) -> Any:
         if not isinstance(content, bytearray):
-            # Not on this system, or not now: then it is copied, as others are.
+            # If the system cannot resize it, the content is copied, as in other buffers.
             with contextlib.suppress(Exception):
                 content.resize(size)
                 return content

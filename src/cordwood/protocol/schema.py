@@ -1,4 +1,4 @@
-"""How messages are declared: typed classes whose fields say once what they are on the wire.
+"""Declaration of messages: typed classes whose fields define their wire format.
 
 ::
 
@@ -8,10 +8,10 @@
         topic_id: bytes = uuid("6+")
         error_code: int = int16("0+")
 
-Versions are written as Kafka writes them: ``"6+"``, ``"0-5"``, ``"3"``. The type checker sees the
-attribute types, :mod:`cordwood.protocol.codec` sees the bytes, and the order of the declarations is
-the order on the wire. A message is a mutable ``msgspec.Struct``, and a field that is not given or that a
-version does not have holds Kafka's default.
+Versions have Kafka's notation: ``"6+"``, ``"0-5"``, ``"3"``. The type checker uses the attribute types,
+:mod:`cordwood.protocol.codec` the wire types, and the order of the declarations is the order on the wire. A
+message is a mutable ``msgspec.Struct``; a field that is not given, or that a version does not have, has
+Kafka's default.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _LAST = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions from *first* to *last*, both of them included."""
+    """The versions from *first* to *last*, both included."""
 
     first: int
     last: int
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Return the versions that *text* names, such as ``3+``, ``0-5`` or ``7``."""
+        """Parse versions such as ``3+``, ``0-5`` or ``7``."""
         if text.endswith("+"):
             return cls(int(text[:-1]), _LAST)
         first, _, last = text.partition("-")
@@ -53,17 +53,16 @@ class Versions:
         return f"{self.first}+" if self.last == _LAST else f"{self.first}-{self.last}"
 
 
-#: The versions of what does not exist.
+#: The empty range of versions.
 NEVER = Versions(0, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a message: its type on the wire, the versions that have it, and how.
+    """One field of a message: its wire type and its versions.
 
-    ``nullable`` are the versions in which it may be None. ``tag`` is its number if it travels as a
-    tagged field, which it does in all of its versions or in none. A list or a class as ``default``
-    stands for a fresh one.
+    ``nullable`` are the versions in which it may be None. ``tag`` is its number if it is a tagged field, in
+    all its versions or in none. If ``default`` is a list or a class, each message gets a new instance.
     """
 
     name: str
@@ -76,7 +75,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class _Default:
-    """Stands for a default that was not given, where None is one that can be."""
+    """Sentinel for a default that is not given, because None is a valid default."""
 
 
 _DEFAULT = _Default()
@@ -89,30 +88,30 @@ def _declare(
     tag: int | None,
     default: Any,
 ) -> Any:
-    """Return the field of a declaration; its name is known when the class is."""
+    """Return the field of a declaration; its name is set when the class is created."""
     parsed = Versions.parse(nullable) if nullable else NEVER
     return Field("", wire_type, Versions.parse(versions), parsed, tag, default)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fixed(Generic[T]):
-    """A type of one size; calling it declares a field. ``code`` is its letter for :mod:`struct`."""
+    """A type of fixed size; calling it declares a field. ``code`` is its :mod:`struct` format."""
 
     code: str
     size: int
     default: T
 
     def __call__(self, versions: str, *, default: T | None = None, tag: int | None = None) -> T:
-        """Declare a field that *versions* have."""
+        """Declare a field of *versions*."""
         declared: T = _declare(self, versions, None, tag, self.default if default is None else default)
         return declared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sized(Generic[T]):
-    """A type that begins with its length, and may be null; calling it declares a field.
+    """A type with a length prefix, which may be null; calling it declares a field.
 
-    ``code`` is the length's letter for :mod:`struct` in versions without compact lengths.
+    ``code`` is the :mod:`struct` format of the length in versions without compact lengths.
     """
 
     code: str
@@ -135,7 +134,7 @@ class Sized(Generic[T]):
         default: T | _Default | None = _DEFAULT,
         tag: int | None = None,
     ) -> T | None:
-        """Declare a field that *versions* have and that may be None in the *nullable* ones."""
+        """Declare a field of *versions* that may be None in the *nullable* ones."""
         value = self.default if isinstance(default, _Default) else default
         declared: T | None = _declare(self, versions, nullable, tag, value)
         return declared
@@ -150,12 +149,12 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A count, and that many of ``element``."""
+    """A count followed by that many elements of the type ``element``."""
 
     element: Fixed[Any] | Sized[Any] | Struct
 
 
-#: What a field can be on the wire.
+#: The wire type of a field.
 WireType = Fixed[Any] | Sized[Any] | Array | Struct
 
 
@@ -165,17 +164,17 @@ uint16: Fixed[int] = Fixed("H", 2, 0)
 int32: Fixed[int] = Fixed("i", 4, 0)
 int64: Fixed[int] = Fixed("q", 8, 0)
 float64: Fixed[float] = Fixed("d", 8, 0.0)
-#: Any byte but 0 is true.
+#: Any byte except 0 is true.
 boolean: Fixed[bool] = Fixed("?", 1, False)
 uuid: Fixed[bytes] = Fixed("16s", 16, NULL_ID)
 string: Sized[str] = Sized("h", 2, "")
-#: Bytes that the protocol does not look into; they are copied out of the frame.
+#: Bytes that the protocol does not interpret; they are copied out of the frame.
 opaque: Sized[bytes] = Sized("i", 4, b"")
 #: Record batches in a request: a slice of its frame, writable if the frame is. While the slice lives, the
 #: frame cannot be resized and stays in memory as a whole.
 batches: Sized[memoryview] = Sized("i", 4, memoryview(b""))
-#: Record batches in a response, in any number of buffers, which are passed on without a copy. None of them
-#: is null on the wire; null is read as no buffer.
+#: Record batches in a response, in any number of buffers, which are passed on without a copy. No buffers are
+#: written as null; null is read as no buffers.
 buffers: Sized[Sequence[WireBytes]] = Sized("i", 4, ())
 
 
@@ -197,7 +196,7 @@ def array(
     default: list[T] | _Default | None = _DEFAULT,
     tag: int | None = None,
 ) -> list[T] | None:
-    """Declare a field that holds a list of scalars or messages; it is empty unless *default* is None."""
+    """Declare a list of scalars or messages; its default is empty unless *default* is None."""
     element = Struct(of) if isinstance(of, type) else of
     value = [] if isinstance(default, _Default) else default
     declared: list[T] | None = _declare(Array(element), versions, nullable, tag, value)
@@ -213,7 +212,7 @@ def struct(of: type[M], versions: str, *, nullable: str) -> M | None: ...
 
 
 def struct(of: type[M], versions: str, *, nullable: str | None = None, tag: int | None = None) -> M | None:
-    """Declare a field that holds one message; not given, it is None where it can be, else a fresh one."""
+    """Declare a field with one message; its default is None if it is nullable, else a new message."""
     declared: M | None = _declare(Struct(of), versions, nullable, tag, None if nullable else of)
     return declared
 
@@ -224,16 +223,16 @@ _declared: dict[type[Any], tuple[Field, ...]] = {}
 
 @dataclass_transform()
 def message(cls: type[M]) -> type[M]:
-    """Make a message of a class whose attributes are all declared with the functions of this module."""
+    """Create a message class from a class whose attributes are all declared by functions of this module."""
     fields = [(name, vars(cls).get(name)) for name in cls.__annotations__]
     for name, each in fields:
-        assert isinstance(each, Field), f"{cls.__name__}.{name} does not say what it is on the wire"
+        assert isinstance(each, Field), f"{cls.__name__}.{name} has no wire type"
     made: Any = msgspec.defstruct(
         cls.__name__,
         [(name, Any, _default_of(each.default)) for name, each in fields if each is not None],
         namespace={"__doc__": cls.__doc__},
         module=cls.__module__,
-        # A message refers to its parts and never to itself, so there is nothing for the collector to find.
+        # A message has no reference cycles, so the garbage collector need not track it.
         gc=False,
     )
     _declared[made] = tuple(dataclasses.replace(each, name=name) for name, each in fields if each is not None)
@@ -245,7 +244,7 @@ def _default_of(default: Any) -> Any:
 
 
 def fields_of(cls: type[Any], version: int) -> list[Field]:
-    """Return the fields that *version* of a message has, in the order of the wire."""
+    """Return the fields of *version* of a message, in the order of the wire."""
     return [each for each in _declared[cls] if version in each.versions]
 
 

@@ -1,4 +1,4 @@
-"""Python source under construction: what the two compilers of messages share."""
+"""Generation of Python source, shared by the two compilers of messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cordwood.protocol.wire import (
 
 @dataclass
 class SourceText(ABC):
-    """Python source under construction. ``fields`` says for each line which field it is about."""
+    """Python source under construction. ``fields`` has the field of each line."""
 
     cls: type[Any]
     version: int
@@ -39,22 +39,22 @@ class SourceText(ABC):
 
     @property
     def title(self) -> str:
-        """What the function reads or writes."""
+        """The message that the function reads or writes."""
         return f"{self.cls.__name__} v{self.version}"
 
     def line(self, text: str) -> None:
-        """Append a line to the block that is open."""
+        """Append a line to the open block."""
         self.lines.append("    " * self.depth + text)
         self.fields.append(self.path)
 
     def fresh(self, prefix: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         name = f"{prefix}{len(self.names)}"
         self.names[name] = None
         return name
 
     def constant(self, prefix: str, value: Any) -> str:
-        """Return a name under which the function will find *value*."""
+        """Return the name of a constant with *value* in the function."""
         name = self.fresh(prefix)
         self.names[name] = value
         return name
@@ -64,14 +64,14 @@ class SourceText(ABC):
         self.run.append((code, name, self.path))
 
     def run_line(self, text: str) -> None:
-        """Append the line that handles the run; it is about the fields from the first to the last."""
+        """Append the line that handles the run; its fields are those from the first to the last."""
         path, paths = self.path, [each for _, _, each in self.run]
         self.path = paths[0] if paths[0] == paths[-1] else f"{paths[0]} to {paths[-1]}"
         self.line(text)
         self.path = path
 
     def default(self, each: Field) -> str:
-        """Return an expression for the default of a field, fresh where it is mutable."""
+        """Return an expression for the default of a field; a new object if it is mutable."""
         if isinstance(each.default, type):
             return f"{self.constant('Message', each.default)}()"
         return repr(each.default)
@@ -86,7 +86,7 @@ class SourceText(ABC):
         """Turn the fixed-size values collected in ``run`` into one line."""
 
     def compile(self, arguments: str, first: list[str], errors: str, on_error: str) -> Callable[..., Any]:
-        """Return the function; an error within it is reported with the field of the line it came from."""
+        """Return the compiled function; errors in it name the field of their line."""
         head = [f"def function({arguments}):", *(f"    {each}" for each in first), "    try:"]
         tail = [f"    except {errors} as e:", f"        raise {on_error} from None"]
         paths = [""] * len(head) + self.fields
@@ -123,7 +123,7 @@ class SourceText(ABC):
 
 @dataclass
 class Block:
-    """Indents what is appended while it is entered."""
+    """Context manager that indents the lines appended in it."""
 
     source: SourceText
 

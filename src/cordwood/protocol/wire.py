@@ -1,8 +1,8 @@
-"""The few bytes that all messages share: varints, tagged fields, and how a bad one is reported.
+"""The parts that all messages share: varints, tagged fields, and errors.
 
-The readers here take the frame and a position and return the position after what they read. They
-raise IndexError where the frame ends too early, which costs nothing while it does not happen; each
-decoder turns that into :class:`MalformedMessage` in one place, where it knows what it was reading.
+The readers take the frame and a position and return the position after the value. They raise IndexError if
+the frame ends too early; each decoder converts that to :class:`MalformedMessage` in one place, where it knows
+the field.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Any
 
 from cordwood.errors import MalformedMessage
 
-#: What a frame may be on the way in, and each piece of one on the way out.
+#: The type of a received frame, and of each part of a frame to send.
 WireBytes = bytes | bytearray | memoryview
-#: Reads a message that begins at a position and ends with the frame.
+#: Decodes a message that begins at a position of a frame.
 Decode = Callable[[WireBytes, int], Any]
-#: Writes a message as a list of buffers, the first of which is always ``bytes``.
+#: Encodes a message as a list of buffers, the first of which is always ``bytes``.
 Encode = Callable[[Any], list[WireBytes]]
 
-#: The topic id that stands for none.
+#: The topic id that means none.
 NULL_ID = bytes(16)
 
-#: What reading past the end of a frame, or text that is none, raises.
+#: The exceptions of a read past the end of a frame or of invalid text.
 READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
-#: What a message with a value that its field cannot hold raises.
+#: The exceptions of encoding an invalid value.
 WRITE_ERRORS = (struct.error, AttributeError, TypeError, UnicodeEncodeError)
 
-#: The varints of one byte, by their value.
+#: The one-byte varints by their value.
 SHORT_VARINTS = tuple(bytes((value,)) for value in range(128))
 
 
@@ -38,7 +38,7 @@ def malformed(position: int, what: str, found: object) -> MalformedMessage:
 
 
 def unreadable(error: Exception, position: int, what: str, size: int) -> MalformedMessage:
-    """Return what to raise for one of ``READ_ERRORS``, met at *position* of a frame of *size* bytes."""
+    """Return the error for one of ``READ_ERRORS`` at *position* of a frame of *size* bytes."""
     if isinstance(error, UnicodeDecodeError):
         return malformed(position, f"{what} is not UTF-8", f"{error.reason} at its byte {error.start}")
     position = min(position, size)
@@ -46,7 +46,7 @@ def unreadable(error: Exception, position: int, what: str, size: int) -> Malform
 
 
 def read_varint(data: WireBytes, position: int) -> tuple[int, int]:
-    """Return the unsigned varint at *position*, which has at most five bytes, and where it ends.
+    """Return the unsigned varint at *position*, of at most five bytes, and the position after it.
 
     Raises:
         IndexError: If the frame ends within it.
@@ -83,9 +83,9 @@ def varint(value: int) -> bytes:
 
 
 def read_tag_count(data: WireBytes, position: int) -> tuple[int, int]:
-    """Return the number of tagged fields announced at *position*, and where the first begins."""
+    """Return the number of tagged fields at *position*, and the position of the first."""
     count, first = read_varint(data, position)
-    # A tagged field is a tag and a size at least.
+    # A tagged field has at least a tag and a size.
     if count * 2 > len(data) - first:
         raise malformed(position, "more tagged fields than bytes are left", count)
     return count, first
@@ -110,7 +110,7 @@ def read_tag(data: WireBytes, position: int, previous: int) -> tuple[int, int, i
 def skip_tags(data: WireBytes, position: int) -> int:
     """Return the position after the tagged fields that begin with their count at *position*.
 
-    Fields that nobody here knows come from newer peers and are not an error.
+    Unknown fields come from newer peers and are not an error.
     """
     count, position = read_tag_count(data, position)
     tag = -1

@@ -1,4 +1,4 @@
-"""What clients are told of our errors: one table from exceptions to Kafka's codes."""
+"""Mapping from exceptions to Kafka's error codes and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cordwood.errors import (
 )
 from cordwood.protocol import ErrorCode
 
-# The first that fits counts, so the particular come before the general.
+# The first matching class is used, so subclasses come before their bases.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnknownTopic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
@@ -43,20 +43,21 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
     (ConfigError, ErrorCode.INVALID_CONFIG),
     (QuotaExceeded, ErrorCode.POLICY_VIOLATION),
-    # Consumers report this one with the offset; KAFKA_STORAGE_ERROR they would retry without a word.
+    # Consumers report this code with the offset; they would silently retry KAFKA_STORAGE_ERROR.
     (CorruptRange, ErrorCode.CORRUPT_MESSAGE),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
-    # Closed under the request: deleted, or the broker is going down. Clients ask again for the leader.
+    # The log was closed during the request: it is deleted, or the broker shuts down. Clients retry.
     (LogClosed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
 )
 
 
-#: Sentences quote what clients sent, and fit the field they are sent back in however long that was.
+#: The longest error message, in characters. Messages quote the client's input, which may be too long for the
+#: field of the response.
 SENTENCE_MAX = 1000
 
 
 def code_of(error: Exception) -> ErrorCode:
-    """Return the code that tells a client of *error*."""
+    """Return Kafka's error code for *error*."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
@@ -64,15 +65,15 @@ def code_of(error: Exception) -> ErrorCode:
 
 
 def message_of(error: Exception) -> str | None:
-    """Return the sentence that goes with the code, None for what is not the client's to know."""
+    """Return the error message for the client, or None if clients must not see the details."""
     return None if code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR else sentence_of(error)
 
 
 def sentence_of(error: Exception) -> str:
-    """Return what *error* says, cut if it is long."""
+    """Return the text of *error*, shortened if it is long."""
     return shortened(str(error))
 
 
 def shortened(sentence: str) -> str:
-    """Return *sentence*, cut if it is long."""
+    """Return *sentence*, shortened to ``SENTENCE_MAX`` characters."""
     return sentence if len(sentence) <= SENTENCE_MAX else f"{sentence[:SENTENCE_MAX]}…"

@@ -28,20 +28,20 @@ def open_node(
     files: Files | None = None,
     clock: Clock | None = None,
 ) -> Node:
-    """Open the data directory at *path*, made if it is missing, or one in memory if there is none.
+    """Open the data directory at *path*, created if it is missing, or one in memory if *path* is None.
 
     Raises:
-        StorageError: If it is locked, not ours, or cannot be read.
-        ConfigError: If spans are asked for and cannot be had.
+        StorageError: If it is locked, not a data directory, or cannot be read.
+        ConfigError: If ``cordwood.traces`` is set and tracing is not available.
     """
-    # Before the directory is taken: it may be refused.
+    # Before the directory is locked: this may fail.
     tracer = _tracer(config)
     data = MEMORY if path is None else os.path.abspath(path)
     opening = Opening(
         files or (MemoryFiles() if path is None else files_of(data, config)),
         data,
         config,
-        # Maps of files cost a page fault where a read costs a call, and faults would block the loop.
+        # Memory-mapped files cause page faults, which would block the event loop.
         mapped=False,
         dynamic=True,
         reserve_bytes=RESERVE_BYTES if files is None and path is not None else 0,
@@ -61,16 +61,16 @@ def open_node(
 
 
 def _check_ids(directory: DataDirectory) -> None:
-    """Refuse topics that Kafka's clients could not be told of.
+    """Check that the id of every topic is a UUID, as Kafka's clients need.
 
     Raises:
-        MetadataDamaged: If the id of one is no UUID.
+        MetadataDamaged: If one is not.
     """
     for entry in directory.topics.values():
         try:
             uuid.UUID(entry.id)
         except ValueError:
-            reason = f"topic {entry.name} has the id {entry.id!r}, which is no UUID; a broker needs one"
+            reason = f"topic {entry.name} has the id {entry.id!r}: expected a UUID, which a broker needs"
             raise MetadataDamaged(catalogue_path(directory.path), reason) from None
 
 
@@ -83,23 +83,23 @@ def _tracer(config: BrokerConfig) -> Tracer:
 
 
 def describe(node: Node, address: str) -> None:
-    """Write the address we listen on into the lock, for others that find it taken."""
+    """Write the broker's address into the lock file, for processes that find the directory locked."""
     node.directory.describe(f"{process.holder()}, {DirectoryLocked.LISTENING} {address}")
 
 
 class Broker:
-    """A Kafka broker in this process, ready when it is made.
+    """A Kafka broker in this process, ready when the constructor returns.
 
-    With *path* its data is in that directory, made if it is missing; without, in memory, gone with the
-    broker. *listen* is ``HOST:PORT``, a free port on both loopback addresses by default, or several
-    ``NAME://HOST:PORT`` with commas between. *config* holds settings as in ``server.properties``.
+    The data is in the directory *path*, created if it is missing; without *path* it is in memory and lost
+    when the broker closes. *listen* is ``HOST:PORT`` (the default is a free port on both loopback addresses)
+    or a comma-separated list of ``NAME://HOST:PORT``. *config* holds settings as in ``server.properties``.
 
-    ``bootstrap`` is the first address, ``addresses`` has that of each listener by its name.
+    ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address.
 
     Raises:
-        DirectoryLocked: If another process writes the directory; says which.
-        ListenFailed: If the address is taken.
-        ConfigError: If a setting is unknown or does not fit.
+        DirectoryLocked: If another process has locked the directory; names that process.
+        ListenFailed: If the address is in use.
+        ConfigError: If a setting is unknown or its value is invalid.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class Broker:
 
     @property
     def failure(self) -> LogFailed | None:
-        """Why nothing is stored any more, if that is so."""
+        """The failure after which the broker stores nothing, or None."""
         return None if self._server is None else self._server.failure
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the metrics are, if ``cordwood.metrics.listen`` asked for them."""
+        """The URL of the metrics, or None if ``cordwood.metrics.listen`` is empty."""
         return None if self._server is None else self._server.metrics_url
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the handlers of requests share."""
+"""The context that request handlers share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cordwood.server.threads import Workers
 
 
 class Listing:
-    """Answers that list all topics, encoded, until the topics change. On the loop only.
+    """A cache of encoded answers that list all topics, valid until the topics change. On the loop only.
 
-    A few of them: clients of one org ask in one version or two, and an answer may be many megabytes.
+    It holds few answers: clients of one org use one or two versions, and an answer may be many megabytes.
     """
 
     KEPT_MAX = 2
@@ -30,11 +30,11 @@ class Listing:
         self._kept: dict[Hashable, Prepared] = {}
 
     def find(self, changes: int, asked: Hashable) -> Prepared | None:
-        """Return the answer to *asked*, if it was made when the topics were what they are now."""
+        """Return the cached answer to *asked* if the topics have not changed since, else None."""
         return self._kept.get(asked) if changes == self._changes else None
 
     def keep(self, changes: int, asked: Hashable, answer: Prepared) -> None:
-        """Keep an answer that was begun when *changes* was the topics' number."""
+        """Cache an answer that was started when the topics' change number was *changes*."""
         if changes != self._changes:
             self._kept.clear()
             self._changes = changes
@@ -45,9 +45,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Administration:
-    """What operators may do to the broker as a whole, beyond what each org may do to what it has.
+    """Operations on the whole broker, for operators only.
 
-    ``apply`` brings everything that serves requests in line with the settings, on the loop.
+    ``apply`` applies changed settings to the running server, on the loop.
     """
 
     node: Node
@@ -56,12 +56,11 @@ class Administration:
 
 @dataclass(slots=True)
 class Context:
-    """What the handlers of requests from clients of one org share.
+    """The context of handlers for clients of one org.
 
-    ``tenant``, ``groups`` and ``layers`` contain only what belongs to that org, so that no handler can
-    forget whose request it answers. ``administration`` is there for clients of org 0 only. The rest is
-    shared by all orgs and takes topics by `BrokerTopic.key` or ``BrokerTopic.entry``, which a handler has
-    only of a topic that ``tenant`` found.
+    ``tenant``, ``groups`` and ``layers`` contain only data of that org, so that no handler can return data of
+    another. ``administration`` is None except for org 0. The other objects are shared by all orgs and take
+    topics by `BrokerTopic.key` or ``BrokerTopic.entry``, which a handler gets only from ``tenant``.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -85,15 +84,15 @@ class Context:
 
     @property
     def config(self) -> BrokerConfig:
-        """The broker's settings, as far as the org may know them."""
+        """The broker's settings that the org may see."""
         return self.layers.config
 
     def advertised(self, local: Endpoint) -> Endpoint:
-        """Return where a client that reached us at *local* is to connect.
+        """Return the address to advertise to a client that connected to *local*.
 
-        Unless told otherwise, that is where it did: an address that it has shown to be routable. A client of
-        the IPv6 loopback gets a name, since not all of them take an IPv6 address for one. It is never sent to
-        a listener of another org: there it would be another's client.
+        Without ``advertised.listeners`` it is *local*, an address that is routable for this client. A client
+        on the IPv6 loopback gets a host name, because not all clients accept an IPv6 address. The address of
+        another org's listener is never returned.
         """
         configured = self.config.advertised_listeners.each
         for endpoint in configured:

@@ -1,4 +1,4 @@
-"""Consumer groups on the event loop: what the coordinator decides is stored, answered and timed here."""
+"""Consumer groups on the event loop: executes the coordinator's decisions (store, answer, set timers)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cordwood.records import TopicPartition
 from cordwood.server.pipeline import Outcome, Pipeline
 from cordwood.server.recompressing import Batch
 
-#: Expired offsets are looked for this often.
+#: The interval at which expired offsets are removed.
 EXPIRY_SECONDS = 600.0
 _LOGGER = logging.getLogger("cordwood.server")
 Then = Callable[[Exception | None], None]
-"""Called once something is stored, with what went wrong if anything did."""
+"""Called once records are stored, with the error or None."""
 RunGroupWork = Callable[[Callable[[], object], Callable[[object], None]], None]
 
 
 class Groups:
-    """The coordinator with its surroundings. On the loop only."""
+    """The coordinator with its storage and timers. On the loop only."""
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class Groups:
         self._loop = loop
         self._clock = clock
         self._run_in_thread = run_in_thread
-        # Time-outs must not depend on the wall clock being set, and what is stored should look like it.
+        # Timeouts must not depend on changes of the wall clock; stored times should be wall-clock times.
         self._ahead_ms = clock.now_ms() - clock.monotonic_ns() // 1_000_000
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
-        # What is to be stored once the topic is made, in order; None while it need not be.
+        # Records to store once the topic is created, in order; None if no creation is in progress.
         self._held: list[tuple[Sequence[OffsetsRow], Then]] | None = None
 
     def now_ms(self) -> int:
-        """Return the time that groups live by: the wall clock's when we started, and steady since."""
+        """Return the time for groups: the wall clock at start plus the elapsed monotonic time."""
         return self._ahead_ms + self._clock.monotonic_ns() // 1_000_000
 
     # --- beginning and ending ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Read what groups have stored; until that is done members are told to ask again."""
+        """Load the stored groups. Until that is done, members are told to retry."""
         self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
         if self._node.topics.find(offsets_topic.NAME) is None:
             self.coordinator.loaded = True
@@ -72,12 +72,12 @@ class Groups:
             unread = self.coordinator.load(rows, self.now_ms())
             if unread:
                 _LOGGER.error("%d records of %s could not be read", unread, offsets_topic.NAME)
-            # A crash may have come between the end of a topic and that of its offsets.
+            # A crash may have happened after the deletion of a topic and before that of its offsets.
             topics = self._node.topics
             gone = [topic for topic in self.coordinator.topics() if topics.find(topic) is None]
             self.forget_topics(gone, self._loaded)
         else:
-            # Without them groups would begin where they should not: better none is served.
+            # Without their offsets, groups would start at a wrong position: no group is served.
             _LOGGER.error("consumer groups cannot be served: %s", rows)
 
     def _loaded(self) -> None:
@@ -85,7 +85,7 @@ class Groups:
         self._set_alarm()
 
     def close(self) -> None:
-        """Time nothing any more, and let nobody wait."""
+        """Cancel all timers and answer all pending requests."""
         self._closed = True
         self.perform(self.coordinator.close())
         for timer in (self._alarm, self._expiry):
@@ -95,7 +95,7 @@ class Groups:
     # --- doing what was decided -------------------------------------------------------------------
 
     def perform(self, effects: Sequence[Effect]) -> None:
-        """Answer, store, and set the clock for what comes next."""
+        """Execute *effects*: answer requests, store records, and set the timer for the next deadline."""
         for effect in effects:
             try:
                 if isinstance(effect, GroupReply):
@@ -104,7 +104,7 @@ class Groups:
                 else:
                     self._store_group(effect)
             except Exception:
-                # A bug of ours that concerns one member must not keep the others waiting.
+                # A bug that affects one member must not keep the other members waiting.
                 _LOGGER.exception("a consumer group could not be served")
         self._set_alarm()
 
@@ -123,7 +123,7 @@ class Groups:
         self.store(effect.rows, stored)
 
     def store(self, rows: Sequence[OffsetsRow], then: Then) -> None:
-        """Store records of the internal topic after all before them, then call *then*."""
+        """Append *rows* to the internal topic in the order of calls, then call *then*."""
         if not rows:
             then(None)
         elif self._held is not None:
@@ -172,7 +172,7 @@ class Groups:
         self.perform(self.coordinator.tick(self.now_ms()))
 
     def _expire(self) -> None:
-        """Forget offsets that were kept for too long."""
+        """Delete expired offsets."""
         now_ms = self.now_ms()
         for name, places in self.coordinator.expired(now_ms).items():
             self.drop(name, places)
@@ -180,10 +180,10 @@ class Groups:
             self.delete(name)
         self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- deleting ---------------------------------------------------------------------------------
 
     def drop(self, name: str, places: Iterable[TopicPartition], then: Then | None = None) -> None:
-        """Take back offsets of a group."""
+        """Delete offsets of a group."""
         places = list(places)
 
         def dropped(error: Exception | None) -> None:
@@ -195,8 +195,8 @@ class Groups:
         self.store(self.coordinator.rows_to_drop(name, places), dropped)
 
     def delete(self, name: str, then: Then | None = None) -> None:
-        """Take back everything of a group without members."""
-        # Offsets that are under way now are no part of it: their records come before, and stay.
+        """Delete a group without members and its offsets."""
+        # Offsets whose commit is in progress are not deleted: their records come before, and stay.
         places = list(self.coordinator.offsets(name))
 
         def deleted(error: Exception | None) -> None:
@@ -208,12 +208,12 @@ class Groups:
         self.store(self.coordinator.rows_to_delete(name), deleted)
 
     def forget_topics(self, topics: Iterable[str], then: Callable[[], None] | None = None) -> None:
-        """Take back all offsets of topics that were deleted: others of their names have other records."""
+        """Delete all offsets of deleted topics: a new topic of the same name has other records."""
         gone = [item for topic in topics for item in self.coordinator.offsets_of_topic(topic).items()]
 
         def dropped(error: Exception | None) -> None:
             if error is not None:
-                _LOGGER.error("offsets of topics that were deleted are still stored: %s", error)
+                _LOGGER.error("offsets of deleted topics could not be deleted: %s", error)
             for name, places in gone:
                 self.coordinator.dropped(name, places)
             if then is not None:

@@ -1,4 +1,4 @@
-"""Counting what clients ask for, where each request is too cheap to take a lock for."""
+"""Request metrics, batched so that a request takes no lock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cordwood.telemetry import (
     Telemetry,
 )
 
-#: Requests are passed on to telemetry this many at a time, or when somebody looks.
+#: The number of requests that are reported to telemetry at a time.
 REPORT_EVERY = 64
 
 
 class RequestMeter:
-    """Numbers of requests that are not passed on to telemetry yet. On the loop only."""
+    """Counts of requests that are not reported to telemetry yet. On the loop only."""
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry
@@ -31,11 +31,11 @@ class RequestMeter:
         self._records = self._bytes_in = self._refused = self._bytes_out = 0
 
     def now_ns(self) -> int:
-        """Return when it is, for the ``started_ns`` of the others."""
+        """Return the current time, for the ``started_ns`` of the other methods."""
         return self._clock.monotonic_ns()
 
     def produced(self, started_ns: int, outcomes: Iterable[tuple[int, Placed | Exception]]) -> None:
-        """Count a produce request: of each of its batches the size, and what became of it."""
+        """Count a produce request: the size and the outcome of each batch."""
         for size, outcome in outcomes:
             if isinstance(outcome, Placed):
                 self._records += outcome.next_offset - outcome.base_offset
@@ -53,11 +53,11 @@ class RequestMeter:
             self.report()
 
     def fetched(self, size: int) -> None:
-        """Count *size* bytes of batches that a fetch request was answered with."""
+        """Count *size* bytes of batches that a fetch request returned."""
         self._bytes_out += size
 
     def report(self) -> None:
-        """Pass on what was counted."""
+        """Report the counts to telemetry."""
         telemetry = self._telemetry
         produce_seconds, self._produce_seconds = self._produce_seconds, []
         fetch_seconds, self._fetch_seconds = self._fetch_seconds, []

@@ -1,4 +1,4 @@
-"""Fetches that wait for records: parked until enough has come, or their time is up. On the loop only."""
+"""Fetches that wait until enough bytes arrive or their time is up. On the loop only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cordwood.records import TopicPartition
 
 
 class Waiter:
-    """One fetch that waits. ``missing`` counts down as bytes come to the partitions it reads."""
+    """One waiting fetch. ``missing`` counts down as its partitions get bytes."""
 
     __slots__ = ("missing", "places", "wake")
 
@@ -19,7 +19,7 @@ class Waiter:
 
 
 class Parking:
-    """Who waits for which partition."""
+    """The waiting fetches by partition."""
 
     def __init__(self) -> None:
         self._waiters: dict[TopicPartition, set[Waiter]] = {}
@@ -28,9 +28,9 @@ class Parking:
         return len({waiter for waiters in self._waiters.values() for waiter in waiters})
 
     def add(self, places: Iterable[TopicPartition], missing: int, wake: Callable[[], None]) -> Waiter:
-        """Count bytes for a fetch from now on; call *wake*, again and again, while none are missing.
+        """Start counting bytes for a fetch; call *wake* on every append while no bytes are missing.
 
-        Added before the fetch first reads, so that nothing that comes meanwhile is overlooked.
+        Called before the fetch first reads, so that no append during the read is missed.
         """
         waiter = Waiter(frozenset(places), missing, wake)
         for place in waiter.places:
@@ -38,7 +38,7 @@ class Parking:
         return waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """Forget a fetch that was answered. Idempotent."""
+        """Remove a fetch that was answered. Idempotent."""
         for place in waiter.places:
             waiters = self._waiters.get(place)
             if waiters is not None:
@@ -47,18 +47,18 @@ class Parking:
                     del self._waiters[place]
 
     def advance(self, place: TopicPartition, size: int) -> None:
-        """Take note that *size* bytes more can be read at *place*."""
+        """Note that *size* more bytes can be read from the partition *place*."""
         for waiter in list(self._waiters.get(place, ())):
             waiter.missing -= size
             if waiter.missing <= 0:
                 waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
-        """Wake who waits for a topic that is gone, whatever they miss: nothing more will come."""
+        """Wake all fetches that wait for a deleted topic, regardless of missing bytes."""
         self._wake_at([place for place in self._waiters if place[0] == topic])
 
     def wake_all(self) -> None:
-        """Wake everyone, whatever they miss."""
+        """Wake all fetches, regardless of missing bytes."""
         self._wake_at(list(self._waiters))
 
     def _wake_at(self, places: Iterable[TopicPartition]) -> None:

@@ -1,8 +1,8 @@
-"""Appending and syncing off the event loop: one thread writes, one makes durable, many share each sync.
+"""Appending and syncing off the event loop: a writer thread, a committer thread, and shared syncs.
 
-Produce requests of all connections go through here in the order in which they came. The writer checks and
-appends their batches; the committer syncs every partition that was written to since its last round and
-answers all who waited for that together. The loop never waits for either.
+Produce requests of all connections pass through the pipeline in the order of arrival. The writer checks and
+appends their batches. The committer syncs every partition that was written to since its last round and
+answers all requests that waited for it. The loop never waits for either.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cordwood.server.recompressing import COMPRESSORS, Batch, Recompressor
 from cordwood.server.threads import Crew, closing_on_failure
 from cordwood.storage.log import WritablePartition
 
-#: Partitions are synced by this many threads when a round has more than one of them.
+#: The number of threads that sync partitions if a round has more than one.
 SYNC_THREADS = 8
-#: What could not be synced is tried again after this long.
+#: The delay before a log whose sync could not be tried is synced again.
 RETRY_NS = 100_000_000
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 Outcome = Placed | Exception
-"""Where a batch was put, or why it was not."""
+"""The offsets of an appended batch, or the error."""
 
 
 class PartitionAdvanced(NamedTuple):
-    """A partition has more to read than before."""
+    """More bytes of a partition can be read."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class PartitionAdvanced(NamedTuple):
 
 
 class Job:
-    """The batches of one request, and what became of them."""
+    """The batches of one request and their outcomes."""
 
     __slots__ = ("batches", "done", "outcomes", "wait")
 
@@ -52,23 +52,23 @@ class Job:
         self.outcomes: list[Outcome] = []
 
     def release(self) -> Callable[[Sequence[Outcome]], None]:
-        """Return the callback, and drop the batches: the job may live longer than its request."""
+        """Return the callback and drop the batches: the job may outlive its request."""
         done, self.done, self.batches = self.done, _tell_nobody, ()
         return done
 
     def cancel(self) -> None:
-        """Append nothing more of it: nobody waits for an answer, and what it holds is no longer counted."""
+        """Append no further batches of the job: no client waits, and its memory is no longer counted."""
         self.batches = ()
 
 
 def _tell_nobody(outcomes: Sequence[Outcome]) -> None:
-    """Take the place of who was told already."""
+    """Replace the callback of a job that is already answered."""
 
 
 class Pipeline:
-    """The two threads, and those that sync for the second.
+    """The writer thread, the committer thread and the threads that sync for it.
 
-    `submit` is called on the event loop, and so is everything *post* is given.
+    `submit` is called on the event loop. *post* runs its argument on the event loop.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class Pipeline:
                 raise
 
     def submit(self, batches: Sequence[Batch], acks: int, done: Callable[[Sequence[Outcome]], None]) -> Job:
-        """Append *batches*, then call *done* on the loop: before the sync where *acks* is 0, else after it.
+        """Append *batches*, then call *done* on the loop: before the sync if *acks* is 0, else after it.
 
-        ``acks=1`` waits as ``acks=all`` does: its clients read back at once what was acknowledged, and only
+        ``acks=1`` waits like ``acks=all``: its clients expect to read acknowledged records at once, and only
         synced records are visible.
         """
         job = Job(batches, acks != 0, done)
@@ -117,7 +117,7 @@ class Pipeline:
         return job
 
     def close(self) -> None:
-        """Finish what was submitted and end both threads. Not on the event loop."""
+        """Finish all submitted jobs and end the threads. Not on the event loop."""
         self._end_writer()
         with self._due:
             self._written = True
@@ -144,7 +144,7 @@ class Pipeline:
                 return
             answered, advances = [], []
             for job in self._recompressor.sift(came):
-                # Taken once: the job may be cancelled on the loop meanwhile.
+                # Read once: the loop may cancel the job concurrently.
                 batches = job.batches
                 advances += self._append_all(job, batches)
                 if not self._hand_over(job, batches):
@@ -153,9 +153,9 @@ class Pipeline:
                 self._post(partial(self._deliver, answered, advances))
 
     def _has_work(self) -> bool:
-        """Return whether the writer has something to do, be it to end."""
+        """Return whether the writer has jobs to append or should end."""
         if self._recompressor:
-            # What waits is appended before the writer ends.
+            # Waiting jobs are appended before the writer ends.
             return bool(self._incoming) or self._recompressor.has_ready()
         return bool(self._incoming) or self._stopping
 
@@ -167,7 +167,7 @@ class Pipeline:
         return self._node.recompression_of(batch.topic, batch.partition, batch.data)
 
     def _append_all(self, job: Job, batches: Sequence[Batch]) -> list[PartitionAdvanced]:
-        """Append the batches of *job*; return what can be read already, under a weak sync policy."""
+        """Append the batches of *job*; return the advances that a weak sync policy makes visible at once."""
         advances = []
         for batch in batches:
             outcome = self._append(batch)
@@ -182,18 +182,18 @@ class Pipeline:
         try:
             return self._node.append(batch.topic, batch.partition, batch.data, batch.topic_id)
         except LogFailed as error:
-            # A segment could not be sealed, or an append not undone: a failed sync like any other.
+            # A segment could not be sealed, or an append not undone: treated like a failed sync.
             self.fail(error)
             return error
         except CordwoodError as error:
             return _bare(error)
         except Exception as error:
-            # A fault of ours that concerns this batch alone: its sender is told, others go on.
+            # A bug that affects this batch alone: its client gets an error, other batches continue.
             _LOGGER.exception("appending to %s-%d failed", batch.topic, batch.partition)
             return error
 
     def _hand_over(self, job: Job, batches: Sequence[Batch]) -> bool:
-        """Tell the committer what was written; return whether *job* waits for it."""
+        """Pass the written logs to the committer; return whether *job* waits for the sync."""
         now_ns = self._clock.monotonic_ns()
         waits = False
         with self._due:
@@ -207,7 +207,7 @@ class Pipeline:
         return waits
 
     def _note_dirty(self, log: WritablePartition, size: int, now_ns: int) -> None:
-        """Take note that *log* is to be synced, and by when, as its policy says."""
+        """Note that *log* needs a sync, and its deadline by its sync policy."""
         policy = log.config.sync
         if policy.mode == "never" or (policy.mode == "every" and log.unsynced_records < policy.amount):
             return
@@ -215,7 +215,7 @@ class Pipeline:
         if before is not None:
             before.size += size
             return
-        # Under cordwood.sync=each this is for acks=0; a request that waits starts a round itself.
+        # Under cordwood.sync=each the deadline is for acks=0; a request that waits starts a round itself.
         within_ms = {
             "each": self._node.directory.settings.config.sync_max_ms,
             "ms": policy.amount,
@@ -237,7 +237,7 @@ class Pipeline:
             self._commit(jobs, logs)
 
     def _seconds_to_round(self) -> float | None:
-        """Return how long to wait before the next round: 0 to begin, None for as long as nobody comes."""
+        """Return the seconds until the next round: 0 to start now, None to wait for work."""
         if self._waiting or self._written:
             return 0.0
         if not self._dirty:
@@ -246,7 +246,7 @@ class Pipeline:
         return max(due_ns - self._clock.monotonic_ns(), 0) / 1e9
 
     def _take_due(self) -> dict[WritablePartition, _Dirty]:
-        """Return what to sync in this round; the rest has time."""
+        """Return the logs to sync in this round; the deadlines of the others are later."""
         now_ns = self._clock.monotonic_ns()
         due = {
             log: dirty
@@ -274,10 +274,10 @@ class Pipeline:
         self._post(partial(self._deliver, jobs, advances))
 
     def _keep_dirty(self, logs: Mapping[WritablePartition, _Dirty]) -> None:
-        """Sync logs again soon whose sync could not be tried, for want of a file handle it may be."""
+        """Schedule another sync of logs whose sync could not be tried, such as for lack of a file handle."""
         with self._due:
             if self._written:
-                # Closing the logs is the next try, and the last.
+                # Closing the logs is the next and last attempt.
                 return
             due_ns = self._clock.monotonic_ns() + RETRY_NS
             for log, dirty in logs.items():
@@ -285,7 +285,7 @@ class Pipeline:
                 again.size += dirty.size
 
     def _sync(self, logs: Sequence[WritablePartition]) -> dict[WritablePartition, Exception]:
-        """Make everything appended to *logs* durable; return those where that failed, with the reason."""
+        """Sync *logs*; return those that failed, with their errors."""
         found = [_commit_one(log) for log in logs] if len(logs) < 2 else self._syncers.map(_commit_one, logs)
         results = zip(logs, found, strict=True)
         failures = {log: error for log, error in results if error is not None}
@@ -297,27 +297,27 @@ class Pipeline:
     # --- both -------------------------------------------------------------------------------------
 
     def fail(self, error: LogFailed) -> None:
-        """Take nothing further for any partition: what the device holds is not known any more."""
+        """Refuse all further appends: after a failed sync the content of the device is unknown."""
         with self._due:
             if self._failure is None:
                 self._failure = error
                 self._post(partial(self._on_failure, error))
 
     def _deliver(self, jobs: Sequence[Job], advances: Sequence[PartitionAdvanced]) -> None:
-        """Answer *jobs* and tell who waits for records, on the loop."""
+        """Answer *jobs* and wake waiting fetches, on the loop."""
         for job in jobs:
             done = job.release()
             try:
                 done(job.outcomes)
             except Exception:
-                # Ours, and this request's alone: the others are still owed their answers.
+                # A bug that affects this request alone: the other requests must still be answered.
                 _LOGGER.exception("a produce request could not be answered")
         for advance in advances:
             self._on_advance(advance)
 
 
 class _Dirty:
-    """Bytes of a log that are not synced, and when they are to be at the latest."""
+    """The unsynced bytes of a log and the deadline of their sync."""
 
     __slots__ = ("due_ns", "size")
 
@@ -341,7 +341,7 @@ def _commit_one(log: WritablePartition) -> Exception | None:
     except CordwoodError as error:
         return error
     except Exception as error:
-        # Ours. It must not end the thread, or nobody would be answered any more.
+        # A bug must not end the thread: no request would be answered afterwards.
         _LOGGER.exception("syncing %s failed", log.directory)
         return error
     return None

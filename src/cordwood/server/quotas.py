@@ -1,4 +1,4 @@
-"""What the clients of an org may do together: bytes a second, and bytes stored."""
+"""Quotas of an org: bytes per second and stored bytes of all its clients together."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from cordwood.config import OrgQuota
 from cordwood.host import Clock
 from cordwood.protocol import ApiKey
 
-#: Before anything is refused for being too much it is counted again, unless that was done so recently.
+#: Before a batch is refused, the stored bytes are counted again unless the last count is younger than this.
 RECOUNT_NS = 1_000_000_000
-#: … and while nothing is refused, so often.
+#: The interval of counts while no batch is refused.
 COUNT_AGAIN_NS = 60_000_000_000
 _THROTTLE_MS_MAX = 2**31 - 1
 _NO_LIMIT = 1 << 63
@@ -24,10 +24,10 @@ Decide = Callable[[bool], None]
 
 
 class Rate:
-    """A number of bytes a second. On the loop only.
+    """A rate limit in bytes per second. On the loop only.
 
-    What was not used is kept for one second at most, so that is the longest burst. What was used too much is
-    owed, and the time it takes to make up for that is the time that whoever used it waits.
+    Unused bytes accumulate for one second at most, which limits a burst. Bytes above the limit are a debt;
+    a client waits as long as the rate needs to repay it.
     """
 
     def __init__(self, bytes_per_second: int, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class Rate:
         self._since_ns = clock.monotonic_ns()
 
     def reconfigure(self, bytes_per_second: int) -> None:
-        """Allow another number of bytes a second. What is owed stays owed."""
+        """Change the rate. An existing debt remains."""
         self._refill()
         self.bytes_per_second = bytes_per_second
         self._left = min(self._left, float(bytes_per_second))
@@ -49,28 +49,28 @@ class Rate:
         self._since_ns = now_ns
 
     def use(self, size: int) -> int:
-        """Count *size* bytes, and return for how many milliseconds to wait now."""
+        """Count *size* bytes; return the milliseconds to wait."""
         self._refill()
         self._left -= size
         return self._wait_ms()
 
     def owed_ms(self) -> int:
-        """Return how long it takes to make up for what was used."""
+        """Return the milliseconds until the debt is repaid."""
         self._refill()
         return self._wait_ms()
 
     def _wait_ms(self) -> int:
-        # Rounded up: a client that came back a moment too early would be counted as ahead of its time.
+        # Rounded up: a client must not return before the debt is repaid.
         owed_ms = -(self._left * 1000 // self.bytes_per_second)
         return int(min(max(owed_ms, 0), _THROTTLE_MS_MAX))
 
 
 class StoredBytes:
-    """A number of bytes that an org may have stored. On the loop only, but for *count*.
+    """A limit on the stored bytes of an org. On the loop only, except *count*.
 
-    What is appended is added; what retention or a deletion freed is found by counting again, in a thread.
-    Nothing is refused on an old count. Who has to wait for a new one waits in line, so that the batches of
-    a producer stay in order; so does everyone until the first count is there.
+    Appended bytes are added to the last count; bytes freed by retention or deletion are found by another
+    count, in a thread. No batch is refused on an old count. Requests that need a new count wait in a queue,
+    so that the batches of a producer stay in order; all requests wait for the first count.
     """
 
     def __init__(self, limit: int, count: Count, run_in_thread: RunUsageWork, clock: Clock) -> None:
@@ -83,15 +83,15 @@ class StoredBytes:
         self._counting = False
         self._outdated = False
         self._added = 0
-        # Admitted and neither appended nor given up: a count may or may not have it.
+        # Bytes that are admitted and neither appended nor given up: a count may or may not include them.
         self._under_way = 0
         self._line: deque[tuple[int, Decide]] = deque()
 
     def admit(self, size: int, decide: Decide) -> Callable[[], None] | None:
-        """Call *decide*, now or later, with whether *size* bytes more may be stored; they are added if so.
+        """Call *decide*, now or later, with whether *size* more bytes may be stored, and add them if so.
 
-        Whoever is admitted calls `settle`. Returns None if that is decided, else what to call if nobody
-        waits for it any more.
+        After admission the caller must call `settle`. Returns None if *decide* was called, else a function
+        that cancels the request.
         """
         turn = (size, decide)
         if not self._line and self._try(turn, last_word=False):
@@ -107,19 +107,19 @@ class StoredBytes:
             self._line.remove(turn)
 
     def settle(self, size: int, refused: int) -> None:
-        """Take note that *size* bytes that were admitted were appended, but for *refused* of them."""
+        """Note that *size* admitted bytes were appended, except *refused* of them."""
         self._under_way -= size
         self._added -= refused
         if self._stored is not None:
             self._stored -= refused
 
     def count_again(self) -> None:
-        """Take note that more or less may be stored than was added: a count is due."""
+        """Note that the stored bytes changed by an unknown amount: a count is due."""
         self._counted_ns = -COUNT_AGAIN_NS
         self._outdated = True
 
     def _try(self, turn: tuple[int, Decide], *, last_word: bool) -> bool:
-        """Decide if that can be done on the count there is."""
+        """Decide if the current count allows a decision; return whether it did."""
         size, decide = turn
         if self._stored is None:
             return False
@@ -144,14 +144,14 @@ class StoredBytes:
     def _counted(self, result: int | Exception) -> None:
         self._counting = False
         if isinstance(result, Exception):
-            # As good as it gets; who waits must not wait for ever.
-            _LOGGER.warning("what an org has stored could not be counted: %s", result)
+            # Continue with the old count: waiting requests must not wait forever.
+            _LOGGER.warning("the stored bytes of an org could not be counted: %s", result)
             self._stored = self._stored or 0
         else:
-            # Some of what was added since may have been counted, too: rather too much than too little.
+            # The count may already include some bytes added since: an overestimate is the safe error.
             self._stored = result + self._added
         if self._outdated and self._line:
-            # Something was deleted while we counted, and who waits may have done that.
+            # Data was deleted during the count, maybe by a client that waits for it.
             self._recount()
             return
         if not self._outdated:
@@ -162,7 +162,7 @@ class StoredBytes:
 
 
 class OrgQuotas:
-    """The limits of one org, and how much of them is used. On the loop only."""
+    """The limits of one org and their usage. On the loop only."""
 
     def __init__(
         self, quota: OrgQuota, org: int, count: Count, run_in_thread: RunUsageWork, clock: Clock
@@ -177,12 +177,12 @@ class OrgQuotas:
         self.reconfigure(quota)
 
     def reconfigure(self, quota: OrgQuota) -> None:
-        """Apply other limits. What was used under those before counts on."""
+        """Apply other limits. The usage so far still counts."""
         self._produced = self._rate(self._produced, quota.producer_byte_rate)
         self._fetched = self._rate(self._fetched, quota.consumer_byte_rate)
         limit = quota.stored_bytes
         if self.stored is not None:
-            # Those who wait in line are decided by the limit that holds then.
+            # Requests in the queue are decided by the new limit.
             self.stored.limit = _NO_LIMIT if limit is None else limit
         if limit is None:
             self.stored = None
@@ -197,19 +197,19 @@ class OrgQuotas:
         return before
 
     def produced(self, size: int) -> int:
-        """Count a produce request of *size* bytes; return for how many milliseconds its client is to wait."""
+        """Count a produce request of *size* bytes; return the milliseconds that its client must wait."""
         return 0 if self._produced is None else self._produced.use(size)
 
     def fetched(self, size: int) -> int:
-        """Count *size* bytes of records that were fetched; return how many milliseconds to wait."""
+        """Count *size* fetched bytes; return the milliseconds that the client must wait."""
         return 0 if self._fetched is None else self._fetched.use(size)
 
     def fetch_max(self, size: int) -> int:
-        """Return how much of *size* bytes one fetch may return: no more than the org may have in a second."""
+        """Return *size* limited to the bytes that the org may fetch in one second."""
         return size if self._fetched is None else min(size, self._fetched.bytes_per_second)
 
     def owed_ms(self, api_key: ApiKey) -> int:
-        """Return how long a client that only now connects is to wait with its first request of this kind."""
+        """Return the milliseconds that a new connection must wait with its first request of this kind."""
         if api_key is ApiKey.PRODUCE and self._produced is not None:
             return self._produced.owed_ms()
         if api_key is ApiKey.FETCH and self._fetched is not None:
@@ -217,13 +217,11 @@ class OrgQuotas:
         return 0
 
     def freed(self) -> None:
-        """Take note that less may be stored than before, or more than was admitted."""
+        """Note that the stored bytes changed other than by admitted batches."""
         if self.stored is not None:
             self.stored.count_again()
 
     def stored_refusal(self) -> str:
-        """Return why a batch is refused that would be too much."""
+        """Return the error message for a batch that exceeds the limit."""
         assert self.stored is not None
-        return (
-            f"cordwood.org.{self._org}.stored.bytes is {self.stored.limit}, and that much would be exceeded"
-        )
+        return f"cordwood.org.{self._org}.stored.bytes is {self.stored.limit}, and the batch would exceed it"

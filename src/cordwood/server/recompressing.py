@@ -1,7 +1,7 @@
-"""Batches that their topic stores in another codec: compressed beside the writer, appended in their order.
+"""Recompression of batches whose topic has another compression, in threads beside the writer.
 
-Compressing takes far longer than appending. The writer goes on with the batches of other partitions
-meanwhile; those for the same partitions wait, so that each partition keeps the order of the requests.
+Compression takes far longer than an append. Meanwhile the writer appends the batches of other partitions;
+batches of the same partitions wait, so that each partition keeps the order of the requests.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from cordwood.server.threads import Crew
 
-#: How many batches are compressed at a time. Each takes a processor.
+#: The number of batches that are compressed at a time. Each takes a processor.
 COMPRESSORS = 2
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class Batch(NamedTuple):
-    """A batch for one partition, in a buffer that may be changed."""
+    """A batch for one partition, in a writable buffer."""
 
     topic: str
     partition: int
@@ -28,7 +28,7 @@ class Batch(NamedTuple):
 
 
 class Batched(Protocol):
-    """Something with batches, which may be taken away by another thread."""
+    """An object with batches, which another thread may remove."""
 
     batches: Sequence[Batch]
 
@@ -37,7 +37,7 @@ AnyJob = TypeVar("AnyJob", bound=Batched)
 
 
 class _Held(Generic[AnyJob]):
-    """A job that waits: for its own batches, or for a job before it."""
+    """A job that waits for its own batches or for an earlier job."""
 
     def __init__(self, job: AnyJob, batches: Sequence[Batch], prepared: Sequence[Future[memoryview] | None]):
         self.job = job
@@ -46,23 +46,23 @@ class _Held(Generic[AnyJob]):
 
     @property
     def partitions(self) -> set[tuple[str, int]]:
-        """The partitions that the batches are for."""
+        """The partitions of the batches."""
         return {(batch.topic, batch.partition) for batch in self._batches}
 
     @property
     def is_untouched(self) -> bool:
-        """Whether all batches are as they came."""
+        """Whether no batch needs recompression."""
         return not any(self._prepared)
 
     @property
     def is_prepared(self) -> bool:
-        """Whether all batches are as their topics ask for."""
+        """Whether all batches have the compression of their topics."""
         return all(future is None or future.done() for future in self._prepared)
 
     def release(self) -> AnyJob:
-        """Return the job with its batches as they were prepared."""
+        """Return the job with its prepared batches."""
         if self.job.batches:
-            # Else it was cancelled meanwhile, and nobody wants them any more.
+            # Otherwise the job was cancelled, and its batches are not needed.
             self.job.batches = [
                 batch if future is None else batch._replace(data=future.result())
                 for batch, future in zip(self._batches, self._prepared, strict=True)
@@ -74,16 +74,16 @@ def _attempt(batch: Batch, work: Callable[[], memoryview]) -> memoryview:
     try:
         return work()
     except Exception:
-        # Ours, or no memory: the writer takes the batch as it came and tells the client what is wrong.
+        # A bug or lack of memory: the writer handles the original batch and reports its error to the client.
         _LOGGER.exception("compressing a batch for %s-%d failed", batch.topic, batch.partition)
         return batch.data
 
 
 class Recompressor(Generic[AnyJob]):
-    """Sorts jobs into those that can be appended now and those that wait. One caller at a time.
+    """Separates jobs that can be appended now from jobs that wait. One caller at a time.
 
-    *find* returns what brings a batch into the codec of its topic, None if it is in that. The threads of
-    *crew* do it. *wake* is called from them when a job may have become ready.
+    *find* returns a function that recompresses a batch, or None if that is not needed. The threads of *crew*
+    call it, and call *wake* when a job may have become ready.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Recompressor(Generic[AnyJob]):
         return bool(self._held)
 
     def has_ready(self) -> bool:
-        """Return whether a job that waits could be appended now."""
+        """Return whether a waiting job can be appended now."""
         blocked: set[tuple[str, int]] = set()
         for held in self._held:
             if held.is_prepared and blocked.isdisjoint(held.partitions):
@@ -111,7 +111,7 @@ class Recompressor(Generic[AnyJob]):
         return False
 
     def sift(self, jobs: Sequence[AnyJob]) -> Sequence[AnyJob]:
-        """Return the jobs that can be appended now, in the order in which they came, and hold the others."""
+        """Return the jobs that can be appended now, in their order, and hold the others."""
         came = [self._prepare(job) for job in jobs]
         if not self._held and all(held.is_untouched for held in came):
             return jobs
@@ -127,8 +127,8 @@ class Recompressor(Generic[AnyJob]):
         return ready
 
     def _prepare(self, job: AnyJob) -> _Held[AnyJob]:
-        """Begin to bring the batches of *job* into the codecs of their topics."""
-        # Taken once: the job may be cancelled meanwhile.
+        """Start the recompression of the batches of *job*."""
+        # Read once: the job may be cancelled concurrently.
         batches = job.batches
         works = [self._find(batch) for batch in batches]
         futures = [

@@ -1,4 +1,4 @@
-"""The server as a process: until it is told to end, or can store nothing any more."""
+"""The server as a process: runs until a signal or a failed sync."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from cordwood.host import Host, process
 from cordwood.server.broker import describe, open_node
 from cordwood.server.server import Server, shown
 
-#: With fewer file handles than this a server says so when it starts.
+#: With a limit of fewer file handles than this, a server logs a warning at start.
 HANDLES_WANTED = 4096
 _LOGGER = logging.getLogger("cordwood.server")
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 Listening = Sequence[tuple[str, str, int]]
-"""Of each listener its name, its address, and the org of who connects there."""
+"""The name, the address and the org of each listener."""
 
 Ready = Callable[[str, str | None, Listening], None]
-"""Told where clients can connect, where the metrics are if they are anywhere, and all listeners."""
+"""Called with the address for clients, the URL of the metrics or None, and all listeners."""
 
 
 def run_server(config: BrokerConfig, ready: Ready) -> None:
     """Serve the data directory of *config* until SIGTERM or SIGINT, then close cleanly.
 
-    *ready* is told the addresses once clients can connect.
+    *ready* is called with the addresses once clients can connect.
 
     Raises:
-        LogFailed: A sync failed. Everyone who waited for it was told so; nothing more is stored.
-        StorageError: The directory is locked, not ours, or cannot be read.
-        ListenFailed: An address is taken.
+        LogFailed: A sync failed. All requests that waited for it got an error; nothing more is stored.
+        StorageError: The directory is locked, not a data directory, or cannot be read.
+        ListenFailed: An address is in use.
     """
     handles = process.raise_handle_limit()
     if handles < HANDLES_WANTED:
         _LOGGER.warning(
-            "this process may have only %d files and connections open (ulimit -n); "
-            "beyond that files are closed and opened again, and clients are turned away",
+            "this process can open only %d files and connections (ulimit -n); "
+            "beyond that, files are closed and reopened, and new connections are closed",
             handles,
         )
     host = Host()
@@ -72,5 +72,5 @@ async def _serve(node: Node, host: Host, ready: Ready) -> None:
         task.cancel()
     await server.close()
     if server.failure is not None:
-        # Also where everything could be closed: somebody has to look at the device.
+        # Raised even if the close succeeded: an operator must check the device.
         raise server.failure

@@ -1,4 +1,4 @@
-"""The server put together: sockets, connections, threads, and their end."""
+"""The server: assembles sockets, connections and threads, and shuts them down."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from cordwood.server.threads import ServerThreads, Workers
 if TYPE_CHECKING:
     from cordwood.server.metrics import MetricsEndpoint
 
-#: How often clients are looked at for being idle or slow.
+#: The interval at which connections are checked for idle or slow clients.
 CHECK_SECONDS = 1.0
-#: How long requests under way get to be answered when the server closes.
+#: The time for pending requests to be answered when the server closes.
 GRACE_SECONDS = 5.0
-#: Of the file handles that the process may have, a quarter and at least this many are not for connections.
+#: A quarter of the process's file handles, and at least this many, are not used for connections.
 HANDLES_FOR_FILES_MIN = 40
 _RECEIVE_BYTES = 4 * SMALL
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class _Means(NamedTuple):
-    """What requests of all orgs are answered with."""
+    """The objects that handlers of all orgs share."""
 
     pipeline: Pipeline
     groups: Groups
@@ -50,7 +50,7 @@ class _Means(NamedTuple):
 
 
 class Server:
-    """A broker on the network. Made, used and closed on its event loop."""
+    """A broker on the network. Created, used and closed on its event loop."""
 
     def __init__(self, node: Node, config: BrokerConfig, host: Host) -> None:
         self.failed: asyncio.Event = asyncio.Event()
@@ -69,7 +69,7 @@ class Server:
         self._checker: asyncio.TimerHandle | None = None
         self._trim = find_trim()
         self._trim_due_ns = 0
-        #: Of each org that has a listener.
+        #: The context of each org that has a listener.
         self._contexts: dict[int, Context] = {}
         self._threads: ServerThreads | None = None
         self.groups: Groups | None = None
@@ -82,11 +82,11 @@ class Server:
         self._metrics: MetricsEndpoint | None = None
 
     def start(self) -> None:
-        """Listen, and serve from now on.
+        """Listen and serve.
 
         Raises:
-            ListenFailed: If an address is taken or not ours. Nothing was started.
-            InvalidSetting: If there is no address at all.
+            ListenFailed: If an address is in use or not local. Nothing was started.
+            InvalidSetting: If there is no address.
             ResourcesExhausted: If a thread cannot be started. Nothing was started.
         """
         if not self._config.listeners.each:
@@ -113,7 +113,7 @@ class Server:
         self._checker = self._loop.call_later(CHECK_SECONDS, self._check_time)
 
     def _begin(self, pipeline: Pipeline, threads: ServerThreads) -> None:
-        """Begin everything that does not wait for clients."""
+        """Start the background work that does not depend on clients."""
         loop, node, config = self._loop, self._node, self._config
         for sentence in node.directory.settings.warnings:
             _LOGGER.warning("%s", sentence)
@@ -139,7 +139,7 @@ class Server:
         self._scrubber.start()
 
     def _context_of(self, org: int, means: _Means, orgs: int) -> Context:
-        """Return what handlers may use to answer clients of *org*, one of as many as *orgs*."""
+        """Return the context of handlers for clients of *org*; *orgs* is the number of orgs."""
         config, threads = self._config, means.threads
         tenant = Tenant(self._node, config, org)
         return Context(
@@ -158,7 +158,7 @@ class Server:
             quotas=OrgQuotas(
                 config.quota_of(org), org, tenant.stored_bytes, threads.counting.run_for, self._clock
             ),
-            # An equal share for each: no org's consumers can take the sessions of another's.
+            # An equal share for each org: consumers of one org cannot evict the sessions of another.
             sessions=FetchSessions(
                 -(-config.fetch_session_slots // orgs),
                 process.new_session_id,
@@ -169,7 +169,7 @@ class Server:
         )
 
     def _apply_settings(self) -> None:
-        """Bring everything in line with the settings of the node, which may have changed at run time."""
+        """Apply the node's current settings, which may have changed at run time."""
         layers = self._node.directory.settings.layers
         if layers.config is self._config:
             return
@@ -181,7 +181,7 @@ class Server:
             self._maintenance.reconfigure(layers.config)
 
     def _listen_for_metrics(self, workers: Workers) -> MetricsEndpoint:
-        # Imported by who wants it: most servers in tests do not, and start sooner.
+        # Imported here: most servers in tests have no metrics, and start faster.
         from cordwood.server.metrics import MetricsEndpoint, ServerAnswers
 
         answers = ServerAnswers(self, self._node, self._config)
@@ -189,22 +189,22 @@ class Server:
 
     @property
     def metrics_url(self) -> str | None:
-        """Where the metrics are, for people and programs on this machine; None where they are not."""
+        """The URL of the metrics on this machine, or None if they are disabled."""
         return None if self._metrics is None else f"http://{shown(self._metrics.endpoints)}/metrics"
 
     @property
     def operators_address(self) -> str:
-        """Where to ask for what concerns the whole directory: a listener of org 0, if there is one."""
+        """The address for requests about the whole directory: a listener of org 0 if there is one."""
         of_none = [each for each in self.endpoints if not self._config.org_of(each.name)]
         return shown(of_none or self.endpoints)
 
     def orgs(self) -> list[tuple[Endpoint, int]]:
-        """Return where is listened, and the org of who connects there."""
+        """Return each listening address and its org."""
         return [(each, self._config.org_of(each.name)) for each in self.endpoints]
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """The number of connected clients."""
         return len(self._connections)
 
     def sessions(self) -> list[FetchSessions]:
@@ -212,16 +212,16 @@ class Server:
         return [context.sessions for context in self._contexts.values()]
 
     def _post(self, call: Callable[[], None]) -> None:
-        # A loop that was closed meanwhile has nobody left to tell.
+        # If the loop is closed, there is nothing left to notify.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
     def _connect(self, listener: str) -> Connection | None:
         if len(self._connections) >= self._config.max_connections:
-            _LOGGER.warning("max.connections is reached; a client is turned away")
+            _LOGGER.warning("max.connections is reached; a new connection is closed")
             return None
         if len(self._connections) >= connections_max(process.handle_limit()):
-            _LOGGER.warning("file handles run out (ulimit -n); a client is turned away")
+            _LOGGER.warning("file handles run out (ulimit -n); a new connection is closed")
             return None
         context = self._contexts[self._config.org_of(listener)]
         connection = Connection(
@@ -234,7 +234,7 @@ class Server:
             self._connections,
             context.quotas.owed_ms,
         )
-        # From now on, not from when its transport is made: many may be accepted in between.
+        # Counted now, not when its transport is created: many connections may be accepted in between.
         self._connections.add(connection)
         return connection
 
@@ -242,8 +242,8 @@ class Server:
         self._parking.advance((advance.topic, advance.partition), advance.size)
 
     def _fail(self, error: LogFailed) -> None:
-        """Take note that a sync failed: nothing is stored any more, and who runs us should end."""
-        _LOGGER.critical("a sync failed; nothing is stored any more: %s", error)
+        """Note that a sync failed: nothing more is stored, and the process should end."""
+        _LOGGER.critical("a sync failed; nothing more is stored: %s", error)
         self.failure = error
         self.failed.set()
 
@@ -280,7 +280,7 @@ class Server:
             if work is not None:
                 await in_thread(work.join)
         if self._metrics is not None:
-            # Until here /readyz says why nobody should come.
+            # Until here /readyz reports why the server is not ready.
             self._metrics.close()
             await in_thread(self._metrics.join)
         try:
@@ -289,7 +289,7 @@ class Server:
             self._threads.close()
 
     async def _end_requests(self, means: _Means) -> None:
-        """Answer what was asked, and end the threads that did it."""
+        """Answer all pending requests, and end the request threads."""
         in_thread = means.threads.closing.call
         self.closing = True
         for context in self._contexts.values():
@@ -313,7 +313,7 @@ class Server:
             await in_thread(workers.close)
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Return when *done*, or when the time for it is over."""
+        """Return when *done* returns True or the grace period is over."""
         deadline = self._loop.time() + GRACE_SECONDS
         while not done() and self._loop.time() < deadline:
             await asyncio.sleep(0.002)
@@ -321,13 +321,13 @@ class Server:
 
 def _note_leftovers(result: Exception | None) -> None:
     if result is not None:
-        _LOGGER.warning("what queries left could not be collected: %s", result)
+        _LOGGER.warning("leftovers of queries could not be removed: %s", result)
 
 
 def connections_max(handles: int) -> int:
-    """Return how many clients may be connected where the process may have *handles* files open.
+    """Return the maximum number of connections of a process with *handles* file handles.
 
-    The others are for files: clients that are connected and cannot be served are of no use.
+    The other handles are for files: a connected client must be served.
     """
     return max(handles - max(handles // 4, HANDLES_FOR_FILES_MIN), 1)
 
@@ -343,6 +343,6 @@ def _limits(config: BrokerConfig) -> GroupLimits:
 
 
 def shown(endpoints: Sequence[Endpoint]) -> str:
-    """Return the endpoint that people and programs are told: one that works on this machine."""
+    """Return the endpoint to show: one that works on this machine."""
     first = endpoints[0]
     return str(first._replace(host="127.0.0.1") if first.host in ("", "localhost") else first)

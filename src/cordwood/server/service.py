@@ -1,4 +1,4 @@
-"""Which request goes to which handler."""
+"""Dispatch of requests to handlers."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from cordwood.server.handlers import (
     update_features,
 )
 
-#: Handlers of requests that carry data call back when they are done: they are too many for a task each.
+#: Handlers of Produce and Fetch use callbacks: these requests are too frequent for a task each.
 HOT: Mapping[ApiKey, Callable[[Context, Exchange], None]] = {ApiKey.PRODUCE: produce, ApiKey.FETCH: fetch}
 Handler = Callable[[Context, Exchange], Coroutine[Any, Any, object]]
-"""Returns the answer; see `Exchange.answer`."""
+"""Returns the response; see `Exchange.answer`."""
 
 
-#: All others.
+#: Handlers of all other requests.
 COLD: Mapping[ApiKey, Handler] = {
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,
@@ -107,7 +107,7 @@ _LOGGER = logging.getLogger("cordwood.server")
 
 
 class Service:
-    """Answers every request that is served, and closes on those that are not."""
+    """Answers every supported request, and closes the connection for any other."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -119,14 +119,14 @@ class Service:
             HOT[api_key](self.context, exchange)
         elif api_key in COLD:
             task = self.context.loop.create_task(self._answer(COLD[api_key], exchange))
-            # The loop itself keeps no task alive.
+            # The loop itself holds only weak references to tasks.
             self.context.answering.add(task)
             task.add_done_callback(self.context.answering.discard)
         else:
             exchange.fail(f"{api_key.name} is not served")
 
     async def _answer(self, handler: Handler, exchange: Exchange) -> None:
-        """Answer with what *handler* returns; a bug of ours in it costs this client its connection."""
+        """Answer with the result of *handler*; on an unexpected exception close the connection."""
         try:
             exchange.answer(await handler(self.context, exchange))
         except Exception:

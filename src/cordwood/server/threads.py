@@ -1,8 +1,8 @@
-"""Threads for what may block, all of them started when the server is.
+"""Threads for blocking calls, all started with the server.
 
-A thread that is started when the first request needs it may not start: the system has a limit for them, and
-for their memory. Then a request would go without an answer, or an append without its sync. So a server has
-its threads before it listens, or does not start.
+A thread that is started on demand may fail to start, because the system limits threads and memory. A request
+would then get no answer, or an append no sync. So the server starts all threads before it listens, or does
+not start.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from cordwood.server.connections import Exchange
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]
-"""Runs a call on the event loop, soon. From any thread."""
+"""Schedules a call on the event loop. May be called from any thread."""
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class Crew:
-    """Threads that take calls from one queue, in order. Every method may be called from any thread."""
+    """Threads that run calls from one queue, in order. Every method may be called from any thread."""
 
     def __init__(self, name: str, threads: int, host: Host) -> None:
         """Start *threads* threads.
 
         Raises:
-            ResourcesExhausted: If one cannot be started. Those that were are ended.
+            ResourcesExhausted: If a thread cannot be started. The started ones are ended.
         """
         self._host = host
         self._calls = host.new_queue()
@@ -45,23 +45,23 @@ class Crew:
             try:
                 call()
             except Exception:
-                # Ours: whoever gave the call away handles what it raises. The thread is still needed.
+                # A bug: calls must handle their exceptions. The thread is still needed.
                 _LOGGER.exception("a call in a thread failed")
-            # Or it would hold what the call holds, a whole request it may be, until the next one comes.
+            # Otherwise the thread would keep the call's objects, such as a request, until the next call.
             del call
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Have *call* run by one of the threads. It must not raise.
+        """Run *call* in one of the threads. It must not raise.
 
         Raises:
-            RuntimeError: If the crew was closed: nobody would run it.
+            RuntimeError: If the crew is closed.
         """
         if self._closed:
-            raise RuntimeError("the threads were ended")
+            raise RuntimeError("the threads have ended")
         self._calls.put(call)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return what *function*, which must not raise, returns for each of *items*, many at once."""
+        """Return the results of *function* for *items*, computed concurrently. It must not raise."""
         results: dict[int, Result] = {}
         done = self._host.new_queue()
 
@@ -78,7 +78,7 @@ class Crew:
         return [results[at] for at in range(len(items))]
 
     def close(self) -> None:
-        """Finish what was submitted and end the threads. Idempotent; not on the loop."""
+        """Finish all submitted calls and end the threads. Idempotent; not on the loop."""
         self._closed = True
         threads, self._threads = self._threads, []
         for _ in threads:
@@ -88,15 +88,15 @@ class Crew:
 
 
 class Workers:
-    """A crew that tells the event loop what came of each call. Called on the loop."""
+    """A crew that returns the result of each call to the event loop. Called on the loop."""
 
     def __init__(self, name: str, threads: int, post: Post, host: Host) -> None:
-        """Start the threads. Raises as `Crew` does."""
+        """Start the threads. Raises like `Crew`."""
         self._crew = Crew(name, threads, host)
         self._post = post
 
     def run_for(self, call: Callable[[], Result], then: Callable[[Result | Exception], None]) -> None:
-        """Run *call* in a thread, then *then* with its result, or with what it raised, on the loop."""
+        """Run *call* in a thread, then *then* with its result or exception on the loop."""
 
         def work() -> None:
             result: Result | Exception
@@ -109,12 +109,12 @@ class Workers:
         self._crew.submit(work)
 
     async def call(self, call: Callable[[], Result]) -> Result:
-        """Run *call* in a thread and return its result. Raises what it raises."""
+        """Run *call* in a thread and return its result. Exceptions of *call* propagate."""
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def settle(result: Result | Exception) -> None:
             if done.done():
-                # Nobody waits any more.
+                # The caller no longer waits.
                 return
             if isinstance(result, Exception):
                 done.set_exception(result)
@@ -127,7 +127,7 @@ class Workers:
     def run(self, exchange: Exchange, call: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Run *call* in a thread, then *then* with its result on the loop.
 
-        What either raises is a bug: it is logged and costs the client of *exchange* its connection.
+        An exception of either is a bug: it is logged, and the connection of *exchange* is closed.
         """
 
         def work() -> None:
@@ -156,7 +156,7 @@ class ServerThreads:
         """Start all of them.
 
         Raises:
-            ResourcesExhausted: If one cannot be started. Those that were are ended.
+            ResourcesExhausted: If a thread cannot be started. The started ones are ended.
         """
         self._all: list[Workers] = []
         self._post = post
@@ -170,7 +170,7 @@ class ServerThreads:
             self.following = self._start("following")
             self.scrubbing = self._start("scrubbing")
             self.metrics = self._start("metrics")
-            #: For what waits for the others to end.
+            #: For calls that wait for the other threads to end.
             self.closing = self._start("closing")
 
     def _start(self, name: str, threads: int = 1) -> Workers:
@@ -179,14 +179,14 @@ class ServerThreads:
         return workers
 
     def close(self) -> None:
-        """Finish what was begun and end all threads. Idempotent; not on the loop, while it has work to do."""
+        """Finish all calls and end all threads. Idempotent; not on the loop while threads have work."""
         for workers in self._all:
             workers.close()
 
 
 @contextlib.contextmanager
 def closing_on_failure(resource: Crew | ServerThreads) -> Iterator[None]:
-    """Close *resource* if the block, which makes it, fails."""
+    """Close *resource* if the block, which initialises it, fails."""
     try:
         yield
     except BaseException:

@@ -1,7 +1,7 @@
-"""Spans to OpenTelemetry: off unless ``cordwood.traces`` asks for them.
+"""Spans for OpenTelemetry, disabled unless ``cordwood.traces`` is true.
 
-Only its interface is used. Where spans go is for whoever runs the process to say, as with
-``opentelemetry-instrument cordwood serve``; if nobody does, they go nowhere.
+Only the API is used. The operator configures the exporter, as with ``opentelemetry-instrument cordwood
+serve``; without an exporter, spans are dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cordwood.telemetry import FETCH_READ, PRODUCE_STORE, AttributeValue, OpenSp
 if TYPE_CHECKING:
     from opentelemetry import trace
 
-# OpenTelemetry's names for the same facts, beside our own; of a batch the offset is that of its first record.
+# OpenTelemetry's names for our attributes; the offset of a batch is that of its first record.
 _SYSTEM = {"messaging.system": "kafka"}
 _OPERATIONS: Mapping[Span, Mapping[str, AttributeValue]] = {
     PRODUCE_STORE: {"messaging.operation.name": "store", "messaging.operation.type": "send"},
@@ -34,12 +34,12 @@ _MESSAGING: Mapping[str, Callable[[AttributeValue], Mapping[str, AttributeValue]
 }
 
 
-#: What has a name of OpenTelemetry's only.
+#: Attributes that get OpenTelemetry's name only.
 _ONLY_MESSAGING = frozenset({"topic", "partition"})
 
 
 def open_tracer() -> Tracer:
-    """Return a tracer that opens OpenTelemetry's spans, with the provider that this process has.
+    """Return a tracer that opens OpenTelemetry spans with the provider of this process.
 
     Raises:
         ConfigError: If opentelemetry-api is not installed.
@@ -62,7 +62,7 @@ class _SpanTracer:
 
     @contextmanager
     def start(self, span: Span) -> Iterator[OpenSpan]:
-        """Open *span*, which ends with the context; an exception passes through and ends it as failed."""
+        """Open *span*, which ends with the context; an exception propagates and ends it as failed."""
         attributes = {**_SYSTEM, **_OPERATIONS.get(span, {})}
         with self._tracer.start_as_current_span(span.name, attributes=attributes) as opened:
             try:
@@ -80,7 +80,7 @@ class _Open:
         self._opened = opened
 
     def set(self, **attributes: AttributeValue) -> None:
-        """Give the span these attributes, under our names and OpenTelemetry's."""
+        """Set attributes of the span, under our names and OpenTelemetry's."""
         self._span.check(attributes)
         for name, value in attributes.items():
             if name not in _ONLY_MESSAGING:

@@ -1,7 +1,7 @@
-"""Metrics and spans, each declared once with its sentence.
+"""Metrics and spans, each declared once with its description.
 
 The library counts into a `Telemetry` and opens spans on a `Tracer`. It depends on no monitoring system: an
-exporter reads `Telemetry.collect`, or is a tracer.
+exporter reads `Telemetry.collect` or implements `Tracer`.
 """
 
 from cordwood.telemetry.counting import (

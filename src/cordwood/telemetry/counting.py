@@ -1,4 +1,4 @@
-"""The numbers behind the metrics."""
+"""Storage of the values of metrics."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from cordwood.telemetry.metrics import METRICS, Counter, Gauge, Histogram, Metri
 
 
 class Distribution(NamedTuple):
-    """What a histogram has seen: (upper bound, values at or below it) up to infinity, and their sum."""
+    """The values of a histogram: (upper bound, values at or below it) up to infinity, and their sum."""
 
     buckets: tuple[tuple[float, int], ...]
     sum: float
 
     @property
     def total(self) -> int:
-        """The number of values seen."""
+        """The number of observed values."""
         return self.buckets[-1][1]
 
 
 class Sample(NamedTuple):
-    """One number of one metric, at the moment it was collected."""
+    """One value of one metric at the time of collection."""
 
     metric: Metric
     labels: Mapping[str, str]
@@ -42,11 +42,11 @@ class _Observed:
 
 
 class Telemetry:
-    """The numbers behind the metrics. Every method may be called from any thread.
+    """The values of the metrics. Every method may be called from any thread.
 
-    One lock guards them all: it is held for an addition, and ``x += 1`` on shared state loses updates
-    without one. A metric without labels is there from the start, at zero, so that a rate over it exists
-    before its first event; one with labels appears label by label.
+    One lock guards all values and is held for one addition: without it, ``x += 1`` on shared state would lose
+    updates. A metric without labels starts at zero, so that a rate over it exists before its first event. A
+    metric with labels gets a value per combination of labels when that is first used.
     """
 
     def __init__(self, metrics: Iterable[Metric] = METRICS) -> None:
@@ -65,17 +65,17 @@ class Telemetry:
         Raises:
             KeyError: If the metric is not declared here as a counter or a gauge.
             TypeError: If the labels are not exactly the declared ones.
-            ValueError: If a counter would shrink.
+            ValueError: If *amount* is negative for a counter.
         """
         if amount < 0 and isinstance(metric, Counter):
-            raise ValueError(f"{metric.name} only grows, not by {amount}")
+            raise ValueError(f"{metric.name} is a counter: cannot add {amount}")
         numbers = self._numbers[metric]
         key = _key(metric, labels)
         with self._lock:
             numbers[key] = numbers.get(key, 0) + amount
 
     def set(self, metric: Gauge, value: float, /, **labels: str) -> None:
-        """Set a gauge to *value*. Raises as :meth:`add` does, and TypeError for what is no gauge."""
+        """Set a gauge to *value*. Raises like :meth:`add`, and TypeError if *metric* is not a gauge."""
         if not isinstance(metric, Gauge):
             raise TypeError(f"{metric.name} is not a gauge")
         numbers = self._numbers[metric]
@@ -84,7 +84,7 @@ class Telemetry:
             numbers[key] = value
 
     def observe(self, metric: Histogram, value: float, /, **labels: str) -> None:
-        """Count *value* into a histogram. Raises as :meth:`add` does."""
+        """Count *value* into a histogram. Raises like :meth:`add`."""
         observed = self._observed[metric]
         key = _key(metric, labels)
         bucket = bisect_left(metric.buckets, value)
@@ -96,7 +96,7 @@ class Telemetry:
             state.sum += value
 
     def observe_all(self, metric: Histogram, values: Sequence[float]) -> None:
-        """Count many values into a histogram without labels at once, for paths where each call counts."""
+        """Count many values into a histogram without labels in one call, for hot paths."""
         state = self._observed[metric][()]
         with self._lock:
             for value in values:
@@ -104,7 +104,7 @@ class Telemetry:
             state.sum += sum(values)
 
     def collect(self) -> Iterator[Sample]:
-        """Yield every number, as all of them were at one moment: that of the first step."""
+        """Yield every value. All values are from one moment: the first step of the iterator."""
         with self._lock:
             samples = [
                 Sample(metric, dict(zip(metric.labels, key, strict=True)), value)

@@ -1,16 +1,16 @@
-"""Every metric, declared once with its sentence."""
+"""Every metric, declared once with its description."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Declarations. They compare by identity (eq=False): a metric is the constant below, and finding its
-# number costs no comparison of names.
+# Declarations. They compare by identity (eq=False): a metric is one of the constants below, and looking up
+# its value compares no names.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counter:
-    """A number that only grows while the process lives."""
+    """A number that only increases while the process runs."""
 
     name: str
     sentence: str
@@ -19,7 +19,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gauge:
-    """A number that goes up and down."""
+    """A number that can increase and decrease."""
 
     name: str
     sentence: str
@@ -28,7 +28,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """A distribution. ``buckets`` are upper bounds, inclusive and rising; one without bound is implied."""
+    """A distribution. ``buckets`` are inclusive ascending upper bounds; an infinite one is implied."""
 
     name: str
     sentence: str
@@ -38,92 +38,90 @@ class Histogram:
 
 Metric = Counter | Gauge | Histogram
 
-# Three to a decade, from what a cached write takes to what a failing disk takes. 100 ms is a bound
-# because the alert on slow writes asks for it.
+# Three buckets per decade, from the time of a cached write to that of a failing disk. 100 ms is a bound
+# because the alert on slow writes uses it.
 _SECONDS = tuple(step * 10.0**decade for decade in range(-5, 1) for step in (1.0, 2.5, 5.0))
 _LONG_SECONDS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _POWERS_OF_TWO = tuple(float(1 << power) for power in range(17))
 
 APPEND_SECONDS = Histogram(
     "cordwood_append_seconds",
-    "Time from the start of an append until its bytes were with the operating system.",
+    "Time from the start of an append until its bytes were passed to the operating system.",
     _SECONDS,
 )
-SYNC_SECONDS = Histogram("cordwood_sync_seconds", "Time one sync to the device took.", _SECONDS)
+SYNC_SECONDS = Histogram("cordwood_sync_seconds", "Duration of one sync to the device.", _SECONDS)
 GROUP_COMMIT_RECORDS = Histogram(
     "cordwood_group_commit_records", "Records made durable by one shared sync.", _POWERS_OF_TWO
 )
 RECOVERY_SECONDS = Histogram(
-    "cordwood_recovery_seconds", "Time it took to open and recover one partition.", _LONG_SECONDS
+    "cordwood_recovery_seconds", "Time to open and recover one partition.", _LONG_SECONDS
 )
 APPENDED_RECORDS = Counter("cordwood_appended_records_total", "Records appended.")
 APPENDED_BYTES = Counter("cordwood_appended_bytes_total", "Bytes of frames appended.")
-SEGMENTS = Gauge("cordwood_segments", "Segments there are, active and sealed.")
-SEGMENTS_ROLLED = Counter("cordwood_segments_rolled_total", "Segments sealed to open the next.")
-TORN_BYTES = Counter("cordwood_torn_bytes_total", "Bytes of torn tails cut by recovery.")
+SEGMENTS = Gauge("cordwood_segments", "Number of segments, active and sealed.")
+SEGMENTS_ROLLED = Counter("cordwood_segments_rolled_total", "Segments sealed by a roll.")
+TORN_BYTES = Counter("cordwood_torn_bytes_total", "Bytes of torn tails that recovery truncated.")
 CORRUPT_RANGES = Gauge(
-    "cordwood_corrupt_ranges", "Ranges of once synced bytes that are now wrong and refused to readers."
+    "cordwood_corrupt_ranges", "Ranges of synced bytes that are now corrupt and refused to readers."
 )
 INDEX_REBUILD_SECONDS = Histogram(
-    "cordwood_index_rebuild_seconds", "Time it took to build a segment's index from its log.", _LONG_SECONDS
+    "cordwood_index_rebuild_seconds", "Time to build a segment's index from its store.", _LONG_SECONDS
 )
 INDEX_REBUILDS = Counter("cordwood_index_rebuilds_total", "Index files rebuilt from their segment's store.")
 INDEX_CORRUPTIONS_DETECTED = Counter(
-    "cordwood_index_corruptions_detected_total", "Index files found to contradict their segment's store."
+    "cordwood_index_corruptions_detected_total", "Index files that contradict their segment's store."
 )
-SEGMENTS_DELETED = Counter("cordwood_segments_deleted_total", "Segments removed by retention.")
+SEGMENTS_DELETED = Counter("cordwood_segments_deleted_total", "Segments deleted by retention.")
 BYTES_RECLAIMED = Counter(
-    "cordwood_bytes_reclaimed_total", "Bytes of segments that retention and compaction gave back."
+    "cordwood_bytes_reclaimed_total", "Bytes of segments freed by retention and compaction."
 )
-COMPACTIONS = Counter("cordwood_compaction_passes_total", "Passes of compaction over a partition.")
+COMPACTIONS = Counter("cordwood_compaction_passes_total", "Compaction passes over a partition.")
 COMPACTION_READ_BYTES = Counter(
-    "cordwood_compaction_read_bytes_total", "Bytes of segments that compaction has read."
+    "cordwood_compaction_read_bytes_total", "Bytes of segments read by compaction."
 )
 COMPACTION_WRITTEN_BYTES = Counter(
-    "cordwood_compaction_written_bytes_total", "Bytes of segments that compaction has written."
+    "cordwood_compaction_written_bytes_total", "Bytes of segments written by compaction."
 )
 COMPACTION_DROPPED_RECORDS = Counter(
-    "cordwood_compaction_dropped_records_total", "Records that compaction has left out."
+    "cordwood_compaction_dropped_records_total", "Records dropped by compaction."
 )
 CHECKPOINT_CORRUPTIONS = Counter(
     "cordwood_checkpoint_corruption_total",
-    "Cleaner checkpoints that were missing or damaged, so that compaction started over.",
+    "Checkpoints of compaction that were missing or corrupt, so that compaction started over.",
 )
 DELETES_FROZEN = Gauge(
     "cordwood_deletes_frozen", "1 while nothing is deleted because the wall clock has jumped, else 0."
 )
 
 CHAIN_LAG = Gauge(
-    "cordwood_chain_lag_records", "Records of all logs with a chain that have no leaf in it yet."
+    "cordwood_chain_lag_records", "Records in all logs with a chain that are not in their chain yet."
 )
-SCRUBBED_BYTES = Counter(
-    "cordwood_scrubbed_bytes_total", "Bytes that were read again and compared with what they were."
-)
+SCRUBBED_BYTES = Counter("cordwood_scrubbed_bytes_total", "Bytes that scrubbing reread and verified.")
 SCRUB_FINDINGS = Counter(
-    "cordwood_scrub_findings_total", "Places where what was read again is not what was written."
+    "cordwood_scrub_findings_total", "Places where scrubbing read other bytes than were written."
 )
 
-# What clients ask of a server.
+# Requests of clients to a server.
 MESSAGES_PRODUCED = Counter(
-    "cordwood_messages_produced_total", "Records of produce requests that have a place in a log."
+    "cordwood_messages_produced_total", "Records of produce requests that were appended to a log."
 )
 BYTES_IN = Counter(
-    "cordwood_bytes_in_total", "Bytes of batches in produce requests that have a place in a log."
+    "cordwood_bytes_in_total", "Bytes of batches of produce requests that were appended to a log."
 )
-BYTES_OUT = Counter("cordwood_bytes_out_total", "Bytes of batches that fetch requests were answered with.")
+BYTES_OUT = Counter("cordwood_bytes_out_total", "Bytes of batches returned by fetch requests.")
 BATCHES_REFUSED = Counter(
     "cordwood_batches_refused_total", "Batches of produce requests that were not stored, for any reason."
 )
 PRODUCE_SECONDS = Histogram(
-    "cordwood_produce_latency_seconds", "Time from a whole produce request until it was answered.", _SECONDS
+    "cordwood_produce_latency_seconds", "Time from receipt of a produce request to its response.", _SECONDS
 )
 FETCH_SECONDS = Histogram(
     "cordwood_fetch_latency_seconds",
-    "Time one read for a fetch request took, without the time it waited for records to come.",
+    "Duration of one read for a fetch request, without the time it waited for new records.",
     _SECONDS,
 )
 
-#: Every metric that is counted as things happen.
+#: Every metric that is counted as events happen.
 METRICS: tuple[Metric, ...] = (
     APPEND_SECONDS,
     SYNC_SECONDS,
@@ -157,58 +155,54 @@ METRICS: tuple[Metric, ...] = (
     FETCH_SECONDS,
 )
 
-# Metrics that are not counted but looked up when a server is asked for them.
+# Metrics that are looked up at each scrape instead of counted.
 
 _GROUP = ("consumergroup",)
 _TOPIC = ("topic",)
 _PLACE = ("topic", "partition")
 
-CONNECTIONS = Gauge("cordwood_connections", "Clients that are connected.")
-FETCH_SESSIONS = Gauge(
-    "cordwood_fetch_sessions", "Consumers with a fetch session, to whom only news is sent."
-)
+CONNECTIONS = Gauge("cordwood_connections", "Number of connected clients.")
+FETCH_SESSIONS = Gauge("cordwood_fetch_sessions", "Number of fetch sessions, in which only changes are sent.")
 FETCH_SESSION_PARTITIONS = Gauge("cordwood_fetch_session_partitions", "Partitions in all fetch sessions.")
 FETCH_SESSION_EVICTIONS = Counter(
-    "cordwood_fetch_session_evictions_total", "Fetch sessions that ended so that others had a place."
+    "cordwood_fetch_session_evictions_total", "Fetch sessions evicted to make room for others."
 )
-TOPICS = Gauge("cordwood_topics", "Topics there are, internal ones too.")
-PARTITIONS = Gauge("cordwood_partitions", "Partitions of all topics.")
+TOPICS = Gauge("cordwood_topics", "Number of topics, including internal ones.")
+PARTITIONS = Gauge("cordwood_partitions", "Number of partitions of all topics.")
 OPEN_LOGS = Gauge(
-    "cordwood_open_logs", "Partitions whose log is open: after a clean start that is from their first use on."
+    "cordwood_open_logs", "Partitions whose log is open. After a clean shutdown a log opens at its first use."
 )
 LOG_BYTES = Gauge("cordwood_log_bytes", "Bytes of the segments of all open logs, without their indexes.")
-FAILED_LOGS = Gauge("cordwood_failed_logs", "Open logs that take no more because a write or a sync failed.")
-DISK_FREE_BYTES = Gauge(
-    "cordwood_disk_free_bytes", "Bytes that can still be written where the data directory is."
-)
-CONSUMER_GROUPS = Gauge("cordwood_consumer_groups", "Consumer groups there are.")
+FAILED_LOGS = Gauge("cordwood_failed_logs", "Open logs that refuse appends after a failed write or sync.")
+DISK_FREE_BYTES = Gauge("cordwood_disk_free_bytes", "Free bytes in the file system of the data directory.")
+CONSUMER_GROUPS = Gauge("cordwood_consumer_groups", "Number of consumer groups.")
 CONSUMER_LAG = Gauge(
     "cordwood_consumer_lag", "Records that the consumer group furthest behind has not committed in one topic."
 )
 PAGE_FAULTS = Counter(
     "cordwood_page_faults_total",
-    "Page faults of the process: major ones had to wait for the disk, minor ones had not.",
+    "Page faults of the process: major ones waited for the disk, minor ones did not.",
     ("kind",),
 )
 TOPIC_BYTES = Gauge(
     "cordwood_topic_bytes", "Bytes of the segments of a topic, without their indexes.", _TOPIC
 )
 UNREADABLE_PARTITIONS = Gauge(
-    "cordwood_unreadable_partitions", "Partitions that could not be opened when somebody needed them."
+    "cordwood_unreadable_partitions", "Partitions that failed to open when they were needed."
 )
 
-# Under the names of kafka_exporter, so that dashboards and alerts made for it work here too.
-KAFKA_BROKERS = Gauge("kafka_brokers", "Brokers there are: this one.")
+# Metrics with kafka_exporter's names, so that its dashboards and alerts work with Cordwood.
+KAFKA_BROKERS = Gauge("kafka_brokers", "Number of brokers: always 1.")
 KAFKA_BROKER_INFO = Gauge("kafka_broker_info", "1 for each broker, by its id and address.", ("id", "address"))
 KAFKA_GROUP_MEMBERS = Gauge("kafka_consumergroup_members", "Members of a consumer group.", _GROUP)
 KAFKA_GROUP_OFFSET_SUM = Gauge(
     "kafka_consumergroup_current_offset_sum",
-    "Offsets that a consumer group has committed, added up over the partitions of a topic.",
+    "Sum of the offsets that a consumer group has committed in the partitions of a topic.",
     _GROUP + _TOPIC,
 )
 KAFKA_GROUP_LAG_SUM = Gauge(
     "kafka_consumergroup_lag_sum",
-    "Records of a topic that a consumer group has not committed past, in all partitions it committed in.",
+    "Uncommitted records of a consumer group in a topic, in the partitions with a committed offset.",
     _GROUP + _TOPIC,
 )
 KAFKA_GROUP_OFFSET = Gauge(
@@ -218,7 +212,7 @@ KAFKA_GROUP_OFFSET = Gauge(
 )
 KAFKA_GROUP_LAG = Gauge(
     "kafka_consumergroup_lag",
-    "Records of a partition that a consumer group has not committed past.",
+    "Uncommitted records of a consumer group in a partition.",
     _GROUP + _PLACE,
 )
 KAFKA_TOPIC_PARTITIONS = Gauge("kafka_topic_partitions", "Partitions of a topic.", _TOPIC)
@@ -243,7 +237,7 @@ KAFKA_UNDER_REPLICATED = Gauge(
     "1 if a partition has fewer replicas in sync than it should: never.",
     _PLACE,
 )
-#: Every metric that is looked up, at every scrape.
+#: Every metric that is looked up at every scrape.
 LOOKED_UP: tuple[Metric, ...] = (
     CONNECTIONS,
     FETCH_SESSIONS,

@@ -1,4 +1,4 @@
-"""Every span, declared once with its sentence, and the tracer that opens them."""
+"""Every span, declared once with its description, and the interface of tracers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AttributeValue = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """A piece of work worth timing, and the attributes it may carry."""
+    """A traced operation and its allowed attributes."""
 
     name: str
     sentence: str
@@ -23,7 +23,7 @@ class Span:
         """Refuse attributes that are not declared.
 
         Raises:
-            TypeError: With the first one that is not.
+            TypeError: For the first undeclared attribute.
         """
         for attribute in attributes:
             if attribute not in self.attributes:
@@ -46,26 +46,26 @@ SPANS: tuple[Span, ...] = (PRODUCE_STORE, FETCH_READ)
 
 
 class OpenSpan(Protocol):
-    """A span under way. For the thread or task that opened it."""
+    """An open span. Only the thread or task that opened it may use it."""
 
     def set(self, **attributes: AttributeValue) -> None:
-        """Give the span these attributes; TypeError for one that is not declared (``Span.check``)."""
+        """Set attributes of the span. Raises TypeError for an undeclared one (``Span.check``)."""
         ...
 
 
 class Tracer(Protocol):
-    """Where spans go. May be called from any thread."""
+    """The receiver of spans. May be called from any thread."""
 
     def start(self, span: Span) -> AbstractContextManager[OpenSpan]:
         """Return a context manager that opens *span* on entry and ends it on exit.
 
-        An exception passes through it and ends the span as failed.
+        An exception propagates and ends the span as failed.
         """
         ...
 
 
 class _Untraced:
-    """A span that goes nowhere but still refuses what its declaration does not have."""
+    """A span that is not recorded but still refuses undeclared attributes."""
 
     __slots__ = ("_span",)
 
@@ -89,5 +89,5 @@ class _NoTracing:
         return _Untraced(span)
 
 
-#: The tracer that is used when nothing is traced. A span costs well under a microsecond.
+#: The tracer that records nothing. A span costs well under a microsecond.
 no_tracing: Tracer = _NoTracing()

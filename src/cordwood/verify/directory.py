@@ -155,7 +155,7 @@ def _moved_topics(files: ReadableFiles, path: str, tally: Tally) -> list[tuple[s
 
 
 def _check_brokers(files: ReadableFiles, meta: str, tally: Tally) -> tuple[str, ...]:
-    """Return whose directory it is, and whose backup if it is one; nothing where nobody can tell."""
+    """Return the id of the directory, and of its source if it is a backup; nothing if unknown."""
     path, backup_path = join(meta, "broker.id"), join(meta, "backup.json")
     data = read_bytes(tally, files, path)
     body = None if data is None else check_json(tally, path, data, BrokerId)
@@ -165,7 +165,7 @@ def _check_brokers(files: ReadableFiles, meta: str, tally: Tally) -> tuple[str, 
     with tally.reading(backup_path):
         data = read_file(files, backup_path) if files.exists(backup_path) else None
         backup = None if data is None else check_json(tally, backup_path, data, Backup)
-    # What was signed there speaks of the directory that was backed up.
+    # Checkpoints in a backup were signed for the directory that was backed up.
     return (body.uuid,) if backup is None else (body.uuid, backup.source_uuid)
 
 

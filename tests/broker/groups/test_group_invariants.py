@@ -65,7 +65,7 @@ def test_a_generation_of_nobody_is_caught() -> None:
     stage.stable("one")
     stage.group.members.clear()
     stage.group.leader = None
-    with pytest.raises(AssertionError, match="nobody"):
+    with pytest.raises(AssertionError, match="without members"):
         stage.group.tick(stage.now)
 
 

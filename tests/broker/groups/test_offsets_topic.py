@@ -375,5 +375,5 @@ def test_versions_that_are_not_known_are_refused_and_keys_of_others_are_left_alo
     data = struct.pack(">h", version) + bytes(100)
     assert offsets_topic.decode_key(data) is None
     for decode in (offsets_topic.decode_offset, offsets_topic.decode_group):
-        with pytest.raises(ValueError, match=f"version {version} is not known"):
+        with pytest.raises(ValueError, match=f"version {version} is unknown"):
             decode(data)

@@ -105,7 +105,7 @@ def test_nothing_to_do_an_unknown_topic_and_a_server_that_has_it(spark: SparkSes
     assert refused("pipeline", "compact", "-t", "none", "--data", data).startswith("there is no topic none")
     with Broker(data):
         sentence = refused("pipeline", "compact", "-t", "one", "--data", data)
-        assert sentence.endswith("; it keeps the directory up by itself")
+        assert sentence.endswith("; it runs maintenance by itself")
 
 
 def test_a_corrupt_segment_is_named_and_nothing_is_lost(spark: SparkSession, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_every_record_is_there_in_its_partition_and_order(data: Path) -> None:
         "--config",
         "cordwood.format=laminarmq",
     )
-    assert shown == "m: made of orders: 80 records in 2 partitions\n"
+    assert shown == "m: created from orders: 80 records in 2 partitions\n"
     assert rows_of(data, "m") == rows_of(data, "orders")
     with cordwood.open(data, read_only=True) as log:
         assert log.config_of("m").format == "laminarmq"
@@ -72,7 +72,7 @@ def test_names_that_are_taken_or_missing_are_one_sentence(data: Path) -> None:
     taken = refused(*arguments, "-t", "orders", "--to", "empty")
     assert taken == "there is a topic empty already"
     missing = refused(*arguments, "-t", "nowhere", "--to", "other")
-    assert missing == "there is no topic nowhere; cordwood topic list shows which there are"
+    assert missing == "there is no topic nowhere; cordwood topic list shows the existing topics"
     assert "expected batch or" in refused(
         *arguments, "-t", "orders", "--to", "x", "--config", "cordwood.format=none"
     )

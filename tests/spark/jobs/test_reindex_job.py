@@ -132,7 +132,7 @@ def test_an_unknown_topic_no_directory_and_a_live_server_are_one_sentence(
     with pytest.raises(UnknownTopic):
         reindex(spark, ReindexOptions(str(data), "no-such"))
     assert refused("pipeline", "reindex", "--data", data, "-t", "no-such") == (
-        "there is no topic no-such; cordwood topic list shows which there are"
+        "there is no topic no-such; cordwood topic list shows the existing topics"
     )
     assert refused("pipeline", "reindex", "--data", tmp_path / "x").startswith("there is no directory ")
     (tmp_path / "empty").mkdir()
@@ -141,7 +141,7 @@ def test_an_unknown_topic_no_directory_and_a_live_server_are_one_sentence(
         sentence = refused("pipeline", "reindex", "--data", data)
         assert sentence == refused("reindex", "--data", data)
         assert f"listening on {server.bootstrap}" in sentence
-        assert sentence.endswith("; end it first: indexes are not rebuilt beside a server")
+        assert sentence.endswith("; stop it first: indexes are not rebuilt beside a server")
 
 
 def test_a_damaged_log_ends_the_line(spark: SparkSession, data: Path) -> None:

@@ -1,6 +1,6 @@
 """Consumer groups.
 
-The state machine of one group, the coordinator of all, and the topic that keeps both.
+The state machine of one group, the coordinator of all groups, and the topic that stores them.
 """
 
 from cordwood.broker.groups import offsets_topic

@@ -23,9 +23,9 @@ class GroupState(Enum):
 class Refusal(Enum):
     """Why a request of a member is refused."""
 
-    UNKNOWN_MEMBER = "no such member"
-    MEMBER_ID_REQUIRED = "join again with the id you were given"
-    ILLEGAL_GENERATION = "another generation"
+    UNKNOWN_MEMBER = "unknown member"
+    MEMBER_ID_REQUIRED = "join again with the id of this response"
+    ILLEGAL_GENERATION = "not the current generation"
     REBALANCING = "the group is rebalancing"
     INCONSISTENT_PROTOCOL = "no protocol in common with the group"
     FENCED = "another member has taken over the instance id"
@@ -96,7 +96,7 @@ class JoinRequest(NamedTuple):
     id_required_first: bool = True
     """Whether the member understands MEMBER_ID_REQUIRED, and joins again with the id it is given."""
     knows_skip: bool = False
-    """Whether the member, as leader, understands that there is nothing to assign."""
+    """Whether the member, as leader, understands the flag to skip the assignment."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class GroupMember:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of the member is not answered yet: it sends no heartbeats meanwhile."""
+        """Whether a request of the member is unanswered. It sends no heartbeats until the answer."""
         return self.join is not None or self.sync is not None
 
     def metadata_for(self, protocol: str | None) -> bytes:

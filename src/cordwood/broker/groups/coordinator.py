@@ -1,7 +1,7 @@
-"""All consumer groups of a broker: found by name, timed, stored, and with what they have committed.
+"""All consumer groups of a broker by name, with their deadlines, stored state and committed offsets.
 
-As `group`: events in, effects out, time as an argument. Used by one thread, the server's event loop; what
-is to be stored goes out as records of the internal topic and counts once the server says that it is there.
+Like `group`: events in, effects out, time as an argument. Used by one thread, the server's event loop. State
+to store is returned as records of the internal topic and takes effect when the server reports them stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cordwood.records import TopicPartition
 
 
 class GroupLimits(NamedTuple):
-    """What members may ask for, and how long things are kept."""
+    """The bounds of members' requests, and the retention of offsets."""
 
     session_min_ms: int = 6_000
     session_max_ms: int = 1_800_000
@@ -52,7 +52,7 @@ Effect = GroupReply | StoreGroup
 
 
 class Coordinator:
-    """See the module."""
+    """The coordinator of all groups. Used by one thread."""
 
     def __init__(self, limits: GroupLimits, new_member_id: Callable[[str], str]) -> None:
         self.limits = limits
@@ -60,7 +60,7 @@ class Coordinator:
         self._new_member_id = new_member_id
         self._groups: dict[str, Group] = {}
         self._offsets: dict[str, dict[TopicPartition, Committed]] = {}
-        #: Committed offsets that cannot be decoded, by group and place; None for a key that cannot be.
+        #: Committed offsets that cannot be decoded, by group and partition; None for an undecodable key.
         self._unread: set[tuple[str, TopicPartition] | None] = set()
         self._alarms: list[tuple[int, str]] = []
         self._alarm_of: dict[str, int] = {}
@@ -68,9 +68,9 @@ class Coordinator:
     # --- loading ----------------------------------------------------------------------------------
 
     def load(self, rows: Iterable[OffsetsRow], now_ms: int) -> int:
-        """Take in records of the internal topic, in their order; return how many could not be read.
+        """Load records of the internal topic in their order; return the number that cannot be decoded.
 
-        Members of a stored generation get a session's time to be heard of once `loaded` is set.
+        Members of a stored generation have one session timeout to send a heartbeat once `loaded` is set.
         """
         unread = 0
         for key, value in rows:
@@ -95,7 +95,7 @@ class Coordinator:
             else:
                 self._drop_offset(whose.group, place)
         elif isinstance(whose, str):
-            # Decoded first: what cannot be read does not take back what was.
+            # Decoded first: a record that cannot be decoded must not remove the group.
             stored = None if value is None else offsets_topic.decode_group(value)
             self._groups.pop(whose, None)
             if stored is not None:
@@ -124,7 +124,7 @@ class Coordinator:
     # --- members ----------------------------------------------------------------------------------
 
     def join(self, name: str, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """Let a member into the group, made if there is none and the member is new."""
+        """Add a member to the group; create the group if it does not exist and the member is new."""
         group = self._groups.get(name)
         if group is None:
             if request.member_id:
@@ -146,7 +146,7 @@ class Coordinator:
         token: Token,
         now_ms: int,
     ) -> list[Effect]:
-        """Tell a member its assignment, now or later."""
+        """Answer a member with its assignment, now or later."""
         group = self._groups.get(name)
         if group is None:
             return [GroupReply(token, Synced(Refusal.UNKNOWN_MEMBER))]
@@ -158,7 +158,7 @@ class Coordinator:
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Refusal | None:
-        """Keep a member; return what it is to be told, None if all is well."""
+        """Extend a member's session; return why its heartbeat is refused, or None."""
         group = self._groups.get(name)
         if group is None:
             return Refusal.UNKNOWN_MEMBER
@@ -167,7 +167,7 @@ class Coordinator:
     def leave(
         self, name: str, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[Refusal | None, list[Effect]]:
-        """Let a member go."""
+        """Remove a member."""
         group = self._groups.get(name)
         if group is None:
             return Refusal.UNKNOWN_MEMBER, []
@@ -177,7 +177,7 @@ class Coordinator:
     def stored(
         self, name: str, generation: int, *, failed: bool, now_ms: int, token: Token | None = None
     ) -> list[Effect]:
-        """Go on now that what `StoreGroup` asked for is stored, or could not be."""
+        """Continue after the rows of a `StoreGroup` were stored, or could not be stored."""
         group = self._groups.get(name)
         if group is None:
             return []
@@ -186,13 +186,13 @@ class Coordinator:
     # --- time -------------------------------------------------------------------------------------
 
     def deadline(self) -> int | None:
-        """Return when `tick` is due, None if nothing is."""
+        """Return the time when `tick` is due, or None."""
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
         return self._alarms[0][0] if self._alarms else None
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due in any group."""
+        """Apply the deadlines that have passed in all groups."""
         effects: list[Effect] = []
         while (due := self.deadline()) is not None and due <= now_ms:
             _, name = heapq.heappop(self._alarms)
@@ -205,12 +205,12 @@ class Coordinator:
         return effects
 
     def _drop_if_unused(self, group: Group) -> None:
-        """Forget a group that never had a member: none joined again with its id, or all were refused."""
+        """Remove a group that never had a member: no join was completed or accepted."""
         if not group.generation and not group.members and group.deadline() is None:
             del self._groups[group.id]
 
     def _set_alarm(self, group: Group) -> None:
-        """Have the group looked at when something is due; an alarm that comes early does no harm."""
+        """Set an alarm for the group's next deadline. An early alarm does no harm."""
         deadline = group.deadline()
         known = self._alarm_of.get(group.id)
         if deadline is not None and (known is None or deadline < known):
@@ -222,13 +222,13 @@ class Coordinator:
         """Check the group named *changed*, its alarm and its offsets. Takes constant time.
 
         Raises:
-            AssertionError: If they do not agree: a fault of this code.
+            AssertionError: If they do not agree: a bug in this code.
         """
         group = self._groups.get(changed)
-        assert group is None or group.id == changed, "a group is kept under another name"
-        assert group is None or group.state is not GroupState.DEAD, "a dead group is kept"
-        assert self._offsets.get(changed) != {}, "a group is kept for offsets that it does not have"
-        assert len(self._alarm_of) <= len(self._alarms), "an alarm is known that was never set"
+        assert group is None or group.id == changed, "a group is stored under another name"
+        assert group is None or group.state is not GroupState.DEAD, "a dead group was not removed"
+        assert self._offsets.get(changed) != {}, "a group has an empty entry of offsets"
+        assert len(self._alarm_of) <= len(self._alarms), "a group's alarm was never set"
 
     def _effects(self, group: Group, actions: Sequence[Action]) -> list[Effect]:
         self._set_alarm(group)
@@ -240,7 +240,7 @@ class Coordinator:
         ]
 
     def close(self) -> list[Effect]:
-        """Answer everyone who waits: the broker goes down, and members are to find it again."""
+        """Answer all pending requests: the broker shuts down, and members must look for the coordinator."""
         return [
             effect
             for group in self._groups.values()
@@ -252,10 +252,10 @@ class Coordinator:
     def check_commit(
         self, name: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Refusal | None:
-        """Return why offsets may not be committed, None if they may.
+        """Return why a commit of offsets is refused, or None if it is allowed.
 
-        Without a generation they may while the group has no members: who assigns partitions to itself does
-        not join. A member keeps its place by committing.
+        A commit without a generation is allowed while the group has no members: consumers that assign
+        partitions themselves do not join. A commit extends the session of its member.
         """
         group = self._groups.get(name)
         if group is None or not group.members:
@@ -280,38 +280,38 @@ class Coordinator:
         ]
 
     def committed(self, name: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Take note of offsets that are stored."""
+        """Apply offsets that are stored."""
         if offsets:
             self._offsets.setdefault(name, {}).update(offsets)
             self._unread.difference_update((name, place) for place in offsets)
             self.check_invariants(name)
 
     def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
-        """Return what the group has committed."""
+        """Return the committed offsets of the group."""
         return self._offsets.get(name, {})
 
     # --- looking and deleting ---------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """Return the names of all groups, also of those that have nothing but offsets."""
+        """Return the names of all groups, including those that have only offsets."""
         return list({**self._groups, **self._offsets})
 
     def find(self, name: str) -> Group | None:
-        """Return the group of that name; one that only committed offsets counts as empty."""
+        """Return the group of that name, or None. A group with only committed offsets counts as empty."""
         group = self._groups.get(name)
         if group is None and name in self._offsets:
             return Group(name, self._new_member_id)
         return group
 
     def rows_to_delete(self, name: str) -> list[OffsetsRow]:
-        """Return the records that take back everything of a group without members."""
+        """Return the tombstones that delete a group without members and its offsets."""
         keys = [offsets_topic.offset_key(OffsetKey(name, *place)) for place in self._offsets.get(name, ())]
         if name in self._groups:
             keys.append(offsets_topic.group_key(name))
         return offsets_topic.tombstones(keys)
 
     def deleted(self, name: str, places: Iterable[TopicPartition]) -> None:
-        """Forget a group, and those of its offsets, whose records were taken back."""
+        """Remove a group and the offsets whose tombstones are stored."""
         group = self._groups.get(name)
         self.dropped(name, places)
         if group is not None and not group.members:
@@ -320,7 +320,7 @@ class Coordinator:
             group.check_invariants()
 
     def is_subscribed(self, name: str, topic: str) -> bool:
-        """Return whether a member of the group reads *topic*, as far as its subscription tells."""
+        """Return whether a member's subscription includes *topic* or cannot be decoded."""
         group = self._groups.get(name)
         if group is None or group.protocol_type != "consumer":
             return False
@@ -331,14 +331,14 @@ class Coordinator:
         return False
 
     def rows_to_drop(self, name: str, places: Iterable[TopicPartition]) -> list[OffsetsRow]:
-        """Return the records that take back offsets of a group."""
+        """Return the tombstones that delete offsets of a group."""
         known = self._offsets.get(name, {})
         return offsets_topic.tombstones(
             offsets_topic.offset_key(OffsetKey(name, *place)) for place in places if place in known
         )
 
     def dropped(self, name: str, places: Iterable[TopicPartition]) -> None:
-        """Forget offsets whose records were taken back."""
+        """Remove offsets whose tombstones are stored."""
         for place in places:
             self._drop_offset(name, place)
 
@@ -352,11 +352,11 @@ class Coordinator:
         self.check_invariants(name)
 
     def topics(self) -> set[str]:
-        """Return the topics that offsets are committed of."""
+        """Return the topics that have committed offsets."""
         return {topic for offsets in self._offsets.values() for topic, _ in offsets}
 
     def offsets_of_topic(self, topic: str) -> dict[str, list[TopicPartition]]:
-        """Return the groups that committed offsets of *topic*, and which."""
+        """Return the groups with committed offsets in *topic*, and the partitions of those offsets."""
         found: dict[str, list[TopicPartition]] = {}
         for name, offsets in self._offsets.items():
             places = [place for place in offsets if place[0] == topic]
@@ -365,10 +365,10 @@ class Coordinator:
         return found
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """Return the smallest offset that a group has committed in a partition, None if none has.
+        """Return the smallest offset that any group has committed in a partition, or None.
 
-        While groups are not loaded, or where what one has committed cannot be decoded, that is 0: nobody
-        knows what they have read.
+        Returns 0 while groups are not loaded, or if a committed offset cannot be decoded: the position of
+        that group is unknown.
         """
         if not self.loaded or self.is_unread(topic, partition):
             return 0
@@ -385,9 +385,9 @@ class Coordinator:
         return any(each is None or each[1] == place for each in self._unread)
 
     def expired(self, now_ms: int) -> dict[str, list[TopicPartition]]:
-        """Return the offsets that are kept for too long: those of groups without members.
+        """Return the offsets of groups without members whose retention time has passed.
 
-        Time runs from the last commit or, if that is later, from when the last member left.
+        The time starts at the last commit or, if later, when the last member left.
         """
         found: dict[str, list[TopicPartition]] = {}
         for name, offsets in self._offsets.items():
@@ -405,7 +405,7 @@ class Coordinator:
         return found
 
     def abandoned(self, now_ms: int) -> list[str]:
-        """Return the groups that have neither members nor offsets, for as long as offsets are kept."""
+        """Return the groups that have had neither members nor offsets for the retention time of offsets."""
         return [
             name
             for name, group in self._groups.items()

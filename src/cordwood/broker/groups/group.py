@@ -51,10 +51,10 @@ class Group:
     _initial_until_ms: int = -1
     _storing: bool = False
 
-    # --- what others ask --------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> Refusal | None:
-        """Return why a member may not speak for the group in *generation*, None if it may."""
+        """Return why a request of a member in *generation* is refused, or None."""
         refusal = self._check_identity(member_id, instance_id)
         if refusal is not None:
             return refusal
@@ -70,26 +70,26 @@ class Group:
         return None
 
     def deadline(self) -> int | None:
-        """Return when `tick` is due, None if nothing is."""
+        """Return the time when `tick` is due, or None."""
         times = [member.expires_ms for member in self.members.values() if not member.waits]
         times += self._pending.values()
         times += [at for at in (self._join_deadline_ms, self._sync_deadline_ms) if at is not None]
         return min(times, default=None)
 
     def restore(self, generation: int, protocol_type: str | None, now_ms: int) -> None:
-        """Set the generation of a group without members that was stored."""
+        """Set the generation of a stored group without members."""
         self.generation, self.protocol_type, self.state_since_ms = generation, protocol_type, now_ms
 
     def restore_members(
         self, members: Iterable[GroupMember], protocol: str | None, leader: str | None, now_ms: int
     ) -> None:
-        """Go on with the members of a stored generation; each gets a session's time to be heard of."""
+        """Restore the members of a stored generation. The session timeout of each starts at *now_ms*."""
         for member in members:
             member.expires_ms = now_ms + member.session_ms
             self.members[member.id] = member
             if member.instance_id is not None:
                 self._instances[member.instance_id] = member.id
-        # A record that names a leader who is no member is not taken at its word.
+        # The stored leader is used only if it is a member.
         known = leader if leader in self.members else next(iter(self.members), None)
         self.protocol, self.leader = protocol, known
         self._enter(GroupState.STABLE if self.members else GroupState.EMPTY, now_ms)
@@ -97,7 +97,7 @@ class Group:
     # --- joining ----------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
-        """Add a member, or continue with one that joined before. The answer may come later."""
+        """Add a member, or continue with a member that joined before. The answer may come later."""
         actions = self._join(request, token, now_ms)
         self.check_invariants()
         return actions
@@ -129,7 +129,7 @@ class Group:
 
     @staticmethod
     def _common(members: Sequence[GroupMember]) -> set[str]:
-        # A name counts once a member, however often it is listed.
+        # A protocol counts once per member, even if the member lists it twice.
         known = Counter(name for member in members for name in {each.name for each in member.protocols})
         return {name for name, count in known.items() if count >= len(members)}
 
@@ -141,7 +141,7 @@ class Group:
             return [GroupReply(token, Joined(Refusal.GROUP_FULL))]
         member_id = self.new_member_id(request.instance_id or request.client_id)
         if request.instance_id is None and request.id_required_first:
-            # One that never comes back must not be waited for longer than a session.
+            # A member that does not return must not delay the group longer than a session.
             self._pending[member_id] = now_ms + request.session_ms
             return [GroupReply(token, Joined(Refusal.MEMBER_ID_REQUIRED, member_id))]
         return self._add(member_id, request, token, now_ms)
@@ -170,7 +170,7 @@ class Group:
         return self._prepare(now_ms, delayed=first and self.state is GroupState.EMPTY)
 
     def _replace(self, old: GroupMember, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
-        """Give a restarted static member the place that its instance id had before."""
+        """Replace the member of an instance id by its restarted one."""
         actions = self._refuse_waiting(old, Refusal.FENCED)
         member_id = self.new_member_id(request.instance_id or request.client_id)
         unchanged = self._same_metadata(old, request)
@@ -187,15 +187,15 @@ class Group:
         if was_leader:
             self.leader = member_id
         if self.state is GroupState.STABLE and unchanged:
-            # Nothing has changed that would move a partition, so nobody is disturbed. A leader that does
-            # not know how to skip the assignment must not be one now: it is told of its old self.
+            # No change can move a partition, so there is no rebalance. A leader that does not understand the
+            # flag to skip the assignment must not act as leader: it is told that its old id is the leader.
             result = self._joined(old)
             if was_leader:
                 skip = request.knows_skip
                 members = self._metadata() if skip else ()
                 leader = member_id if skip else old_id
                 result = result._replace(members=members, leader=leader, skip_assignment=skip)
-            # A restart that knew the old id alone would take the member for one that was fenced.
+            # After a restart of the broker with only the old id, the member would be fenced.
             old.replacing = GroupReply(token, result)
             return [*actions, StoreState(self.generation, token)]
         old.join = token
@@ -211,7 +211,7 @@ class Group:
         changed = member.protocols != request.protocols
         settled = self.state in (GroupState.STABLE, GroupState.COMPLETING) and not changed
         if settled and not (self.state is GroupState.STABLE and member.id == self.leader):
-            # It did not get our answer; a leader of a stable group asks for a rebalance by joining.
+            # The member did not receive the answer. A leader of a stable group joins to request a rebalance.
             member.expires_ms = now_ms + member.session_ms
             members = self._metadata() if member.id == self.leader else ()
             return [GroupReply(token, self._joined(member)._replace(members=members))]
@@ -226,7 +226,7 @@ class Group:
     # --- rebalancing ------------------------------------------------------------------------------
 
     def _prepare(self, now_ms: int, *, delayed: bool = False) -> list[Action]:
-        """Begin a rebalance, or go on with the one under way."""
+        """Begin a rebalance, or continue the current one."""
         actions: list[Action] = []
         if self.state is not GroupState.PREPARING:
             for member in self.members.values():
@@ -238,7 +238,7 @@ class Group:
             self._enter(GroupState.PREPARING, now_ms)
             wait = max((member.rebalance_ms for member in self.members.values()), default=0)
             if delayed and self.initial_delay_ms:
-                # More members of a group that just starts are likely to come at once.
+                # More members of a new group are likely to join soon.
                 self._initial_until_ms = now_ms + self.initial_delay_ms
                 wait = self.initial_delay_ms
             self._join_deadline_ms = now_ms + wait
@@ -253,13 +253,13 @@ class Group:
     def _begin_generation(self, now_ms: int) -> list[Action]:
         """Begin the next generation with the members that joined."""
         for member in list(self.members.values()):
-            # A static member is missed only when its session ends: it may be just restarting.
+            # A static member is removed only when its session ends: it may be restarting.
             if member.join is None and member.instance_id is None:
                 self._forget(member)
         self._join_deadline_ms, self._initial_until_ms = None, -1
         joined = [member for member in self.members.values() if member.join is not None]
         if self.members and not joined:
-            # Only static members are left, and none has come: wait for them, or for their sessions to end.
+            # Only static members are left, and none has joined: wait for them, or for their sessions to end.
             wait = max(max(member.rebalance_ms, member.session_ms) for member in self.members.values())
             self._join_deadline_ms = now_ms + max(wait, 1)
             return []
@@ -283,7 +283,7 @@ class Group:
         return actions
 
     def _vote(self) -> str:
-        """Return the protocol that most members like best among those that all of them know."""
+        """Return the protocol that most members prefer among those that all members support."""
         members = list(self.members.values())
         common = self._common(members)
         votes = Counter(
@@ -313,7 +313,7 @@ class Group:
         token: Token,
         now_ms: int,
     ) -> list[Action]:
-        """Tell a member its assignment, as soon as the leader has handed it in and it is stored."""
+        """Answer a member with its assignment once the leader has sent it and it is stored."""
         refusal = self.check_member(member_id, instance_id, generation)
         if refusal is None and (
             (protocol_type is not None and protocol_type != self.protocol_type)
@@ -371,12 +371,12 @@ class Group:
                 member.expires_ms = now_ms + member.session_ms
                 actions.append(GroupReply(token, self._synced(member)))
             else:
-                # It has a session's time to ask for what it was assigned.
+                # The member has one session timeout to ask for its assignment.
                 member.expires_ms = max(member.expires_ms, now_ms + member.session_ms)
         return actions
 
     def _replaced(self, token: Token, failed: bool, now_ms: int) -> list[Action]:
-        """Answer a restarted static member, unless it was answered meanwhile."""
+        """Answer a restarted static member, unless it is already answered."""
         for member in self.members.values():
             if member.replacing is not None and member.replacing.token is token:
                 reply, member.replacing = member.replacing, None
@@ -392,7 +392,7 @@ class Group:
     def heartbeat(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Refusal | None:
-        """Keep a member; return what it is to be told, None if all is well."""
+        """Extend a member's session; return why its heartbeat is refused, or None."""
         refusal = self.check_member(member_id, instance_id, generation)
         if refusal is not None:
             return refusal
@@ -402,7 +402,7 @@ class Group:
     def leave(
         self, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[Refusal | None, list[Action]]:
-        """Let a member go; a static one may be named by its instance alone."""
+        """Remove a member. A static member may be named by its instance id alone."""
         if instance_id is not None and not member_id:
             member_id = self._instances.get(instance_id, "")
         if member_id in self._pending and instance_id is None:
@@ -416,7 +416,7 @@ class Group:
         return None, actions
 
     def tick(self, now_ms: int) -> list[Action]:
-        """Do what is due: drop members not heard of, go on with a rebalance that takes too long."""
+        """Apply deadlines: remove members whose session ended, end a rebalance that takes too long."""
         actions: list[Action] = []
         for member_id, expires_ms in list(self._pending.items()):
             if expires_ms <= now_ms:
@@ -439,23 +439,27 @@ class Group:
         """Check that state, members and deadlines agree. Takes constant time.
 
         Raises:
-            AssertionError: If they do not: a fault of this code.
+            AssertionError: If they do not: a bug in this code.
         """
         state = self.state
         assert state not in (GroupState.EMPTY, GroupState.DEAD) or not self.members, (
             "an empty group has members"
         )
         assert state not in (GroupState.COMPLETING, GroupState.STABLE) or self.members, (
-            "a generation of nobody"
+            "a generation without members"
         )
-        assert self.leader is None or self.leader in self.members, "the leader is no member"
+        assert self.leader is None or self.leader in self.members, "the leader is not a member"
         assert len(self._instances) <= len(self.members), "more instances than members"
-        assert self._join_deadline_ms is None or state is GroupState.PREPARING, "members are awaited too late"
-        assert self._sync_deadline_ms is None or state is GroupState.COMPLETING, "syncs are awaited too late"
-        assert not self._storing or state is GroupState.COMPLETING, "an assignment is stored out of turn"
+        assert self._join_deadline_ms is None or state is GroupState.PREPARING, (
+            "join deadline in a wrong state"
+        )
+        assert self._sync_deadline_ms is None or state is GroupState.COMPLETING, (
+            "sync deadline in a wrong state"
+        )
+        assert not self._storing or state is GroupState.COMPLETING, "an assignment is stored in a wrong state"
 
     def refuse_all(self, refusal: Refusal) -> list[Action]:
-        """Answer everyone who waits: the group is not served any more."""
+        """Answer all pending requests with *refusal*: the group is no longer served."""
         return [
             action for member in self.members.values() for action in self._refuse_waiting(member, refusal)
         ]

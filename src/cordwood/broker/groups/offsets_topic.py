@@ -1,7 +1,7 @@
 """The internal topic of consumer groups: its records, with Kafka's key and value schemas.
 
-Two kinds of records: what a group has committed for a partition, and the generation and members of a group.
-The last record of a key counts; one without a value takes back what was said before.
+There are two kinds of records: the committed offset of a group in a partition, and the generation and members
+of a group. The last record of a key is valid; a record without a value is a tombstone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: The topic, as Kafka calls it.
+#: Kafka's name of the topic.
 NAME = "__consumer_offsets"
 
-#: The longest text that a record holds, in bytes.
+#: The longest text in a record, in bytes.
 TEXT_BYTES_MAX = 0x7FFF
 _SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 OFFSET_KEY, GROUP_KEY = 1, 2
-"""Versions of keys; they also tell the kinds apart."""
+"""Versions of keys; they also distinguish the kinds of records."""
 _OFFSET_VALUE, _GROUP_VALUE = 3, 3
 _OLDEST_OFFSET_KEY = 0
 
@@ -31,7 +31,7 @@ class OffsetKey(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How far a group has come in a partition, its note to that, and when it said so."""
+    """A committed offset, its metadata and the time of the commit."""
 
     offset: int
     leader_epoch: int
@@ -105,10 +105,10 @@ def group_value(group: StoredGroup) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | str | None:
-    """Return whose record this is: a partition's of a group, or a group's; None if it is neither.
+    """Decode a key: an `OffsetKey`, the name of a group, or None for an unknown version.
 
     Raises:
-        ValueError: If it begins as one of them and does not go on so.
+        ValueError: If a key of a known version is malformed.
     """
     reader = _FieldReader(data)
     version = reader.number(_SHORT)
@@ -118,10 +118,10 @@ def decode_key(data: bytes) -> OffsetKey | str | None:
 
 
 def decode_offset(data: bytes) -> Committed:
-    """Decode a committed offset, also one that an older Kafka wrote.
+    """Decode a committed offset, also of an older Kafka.
 
     Raises:
-        ValueError: If it is none, or of a version that is not known.
+        ValueError: If *data* is malformed or of an unknown version.
     """
     reader = _FieldReader(data)
     version = reader.version(_OFFSET_VALUE)
@@ -131,10 +131,10 @@ def decode_offset(data: bytes) -> Committed:
 
 
 def decode_group(data: bytes) -> StoredGroup:
-    """Decode a generation of a group, also one that an older Kafka wrote.
+    """Decode a generation of a group, also of an older Kafka.
 
     Raises:
-        ValueError: If it is none, or of a version that is not known.
+        ValueError: If *data* is malformed or of an unknown version.
     """
     reader = _FieldReader(data)
     version = reader.version(_GROUP_VALUE)
@@ -159,7 +159,7 @@ def _member(reader: _FieldReader, version: int) -> StoredMember:
 
 
 def subscribed_topics(subscription: bytes) -> set[str] | None:
-    """Return the topics of a consumer's subscription, None if it cannot be read: another kind of member."""
+    """Return the topics of a consumer's subscription, or None if it cannot be decoded."""
     reader = _FieldReader(subscription)
     try:
         reader.number(_SHORT)
@@ -180,7 +180,7 @@ def _bytes(data: bytes) -> bytes:
 
 
 class _FieldReader:
-    """Reads fields one after the other; ValueError where they are not there."""
+    """A reader of consecutive fields. Raises ValueError for a missing or malformed field."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -192,19 +192,19 @@ class _FieldReader:
     def version(self, newest: int) -> int:
         version = self.number(_SHORT)
         if not 0 <= version <= newest:
-            raise ValueError(f"version {version} is not known")
+            raise ValueError(f"version {version} is unknown")
         return version
 
     def count(self) -> int:
         count = self.number(_INT)
         if not 0 <= count <= len(self._data) - self._position:
-            raise ValueError(f"a count of {count}")
+            raise ValueError(f"count {count} is out of range")
         return count
 
     def text(self) -> str:
         text = self.text_or_none()
         if text is None:
-            raise ValueError("a text is missing")
+            raise ValueError("a required text is null")
         return text
 
     def text_or_none(self) -> str | None:
@@ -217,7 +217,7 @@ class _FieldReader:
     def _take(self, size: int) -> bytes:
         end = self._position + size
         if size < 0 or end > len(self._data):
-            raise ValueError(f"{size} bytes where {len(self._data) - self._position} are left")
+            raise ValueError(f"expected {size} bytes, found {len(self._data) - self._position}")
         taken, self._position = self._data[self._position : end], end
         return taken
 
@@ -227,5 +227,5 @@ OffsetsRow = tuple[bytes, bytes | None]
 
 
 def tombstones(keys: Iterable[bytes]) -> list[OffsetsRow]:
-    """Return the records that take back what was said under *keys*."""
+    """Return tombstones for *keys*."""
     return [(key, None) for key in keys]

@@ -1,4 +1,4 @@
-"""What commands work on: a data directory, or a broker by its address."""
+"""The backends of commands: a data directory, or a broker by its address."""
 
 from cordwood.cli.backends.backend import Backend, Chunk, ProducedRow, unknown_group
 from cordwood.cli.backends.place import (

@@ -1,4 +1,4 @@
-"""What commands need of a log, be it a data directory or a broker."""
+"""The interface between commands and a log, which is a data directory or a broker."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cordwood.records import Header, OffsetRange, Record, TopicPartition
 from cordwood.wording import counted
 
 Chunk = Sequence[tuple[int, Record]]
-"""Records with their partitions, those of one partition in order. Empty where there is nothing now."""
+"""Records with their partitions, those of one partition in order. Empty if there are none at the moment."""
 ProducedRow = tuple[bytes | None, bytes | None, Sequence[Header]]
 """Key, value and headers of a record to append."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
-    """A line of ``topic list``; ``offsets`` is None where a partition is damaged.
+    """A line of ``topic list``; ``offsets`` is None if a partition is damaged.
 
-    It counts offsets from the log start to the high watermark: no fewer than there are records, and more
-    where compaction left gaps. How many records a gap had nobody can say without reading the log.
+    It counts the offsets from the log start to the high watermark: at least the number of records, and more
+    if compaction left gaps. The exact number of records is known only by reading the log.
     """
 
     name: str
@@ -31,7 +31,7 @@ class TopicSummary(msgspec.Struct, frozen=True):
 
 
 class PartitionSummary(msgspec.Struct, frozen=True):
-    """Where a partition stands. ``bytes`` is None where a broker does not say."""
+    """The offsets and size of a partition. ``bytes`` is None if a broker does not report it."""
 
     partition: int
     log_start_offset: int
@@ -40,7 +40,7 @@ class PartitionSummary(msgspec.Struct, frozen=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True):
-    """Everything of a topic. ``own`` are the settings it has itself, ``settings`` all of them."""
+    """The description of a topic. ``own`` are its own settings, ``settings`` all effective ones."""
 
     name: str
     id: str | None
@@ -65,7 +65,7 @@ class GroupSummary(msgspec.Struct, frozen=True):
 
 
 class GroupDescription(msgspec.Struct, frozen=True):
-    """A group: its members, and what it has committed."""
+    """A group: its members and committed offsets."""
 
     name: str
     state: str
@@ -74,78 +74,78 @@ class GroupDescription(msgspec.Struct, frozen=True):
 
 
 class Backend(Protocol):
-    """A log that commands work on. One user, who closes it."""
+    """A log that commands work on. For one thread; the caller closes it."""
 
     def topics(self) -> list[TopicSummary]:
-        """Return the topics there are, by name."""
+        """Return all topics, by name."""
 
     def describe(self, topic: str) -> TopicDescription:
-        """Return everything of a topic."""
+        """Return the description of a topic."""
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
-        """Return the offsets that can be read of each partition.
+        """Return the readable offsets of each partition.
 
         Raises:
-            UnknownTopic: If there is no such topic.
+            UnknownTopic: If the topic does not exist.
         """
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """Return the offset of the first record at or after *timestamp*, None if there is none."""
+        """Return the offset of the first record at or after *timestamp*, or None."""
 
     def create(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
-        """Create a topic and return how many partitions it has."""
+        """Create a topic and return its number of partitions."""
 
     def alter(
         self, topic: str, partitions: int | None, config: Mapping[str, str], unset: Sequence[str]
     ) -> None:
-        """Give a topic more partitions, set settings, and take others back."""
+        """Increase the partitions of a topic, and set and unset settings."""
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, and what groups have committed of it."""
+        """Delete a topic and its committed offsets."""
 
     def append(self, topic: str, rows: Sequence[ProducedRow], partition: int | None) -> int:
-        """Append records; the topic is made if it is missing. Stored at the latest after `flush`.
+        """Append records; create the topic if it is missing. All are stored after `flush`.
 
-        Returns how many of them are known to be stored already.
+        Returns the number of records that are known to be stored already.
         """
 
     def flush(self) -> None:
-        """Return once all that was appended is stored."""
+        """Return once all appended records are stored."""
 
     def read(self, topic: str, starts: Mapping[int, int], *, to_end: bool) -> Iterator[Chunk]:
-        """Yield records from *starts* on: to the ends as they are now, or for ever."""
+        """Yield records from *starts* on: up to the current ends if *to_end*, else without end."""
 
     def read_group(self, topic: str, group: str, *, from_beginning: bool, to_end: bool) -> Iterator[Chunk]:
-        """Yield records from where *group* stands on, as `read` does."""
+        """Yield records from the committed offsets of *group* on, like `read`."""
 
     def groups(self) -> list[GroupSummary]:
-        """Return the consumer groups there are, by name."""
+        """Return all consumer groups, by name."""
 
     def group(self, name: str) -> GroupDescription:
-        """Return everything of a group.
+        """Return the description of a group.
 
         Raises:
-            CordwoodError: If there is no such group.
+            CordwoodError: If the group does not exist.
         """
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store where a group stands. Without members, or of the one that `read_group` made."""
+        """Commit offsets of a group that has no members or was joined by `read_group`."""
 
     def delete_group(self, name: str) -> None:
-        """Delete a group without members, and all it has committed."""
+        """Delete a group without members, and its committed offsets."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connection or the directory."""
 
 
 def unknown_group(name: str) -> CordwoodError:
     """Return the error for a group that does not exist."""
-    return CordwoodError(f"there is no group {name}; cordwood group list shows which there are")
+    return CordwoodError(f"there is no group {name}; cordwood group list shows the existing groups")
 
 
 def has_members(name: str, count: int) -> CordwoodError:
     """Return the error for a group that is in use."""
     return CordwoodError(
-        f"group {name} has {counted(count, 'member')}; stop them first, or wait until the server has "
-        "missed them for the time of a session"
+        f"group {name} has {counted(count, 'member')}; stop them first, or wait until their sessions "
+        "time out at the server"
     )

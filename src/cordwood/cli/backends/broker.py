@@ -1,4 +1,4 @@
-"""Commands on a broker, ours or any Kafka, through confluent-kafka."""
+"""The backend for a broker, Cordwood or Kafka, through confluent-kafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cordwood.records import OffsetRange, Record, TopicPartition
 
 CHUNK_RECORDS = 500
 _POLL_SECONDS = 0.1
-#: The producer takes no more records while this many are not acknowledged.
+#: The producer accepts no more records while this many are not acknowledged.
 _QUEUED_MAX = 50_000
 _MESSAGE_BYTES_MAX = 100 << 20
 
@@ -35,7 +35,7 @@ class BrokerBackend:
         """Connect.
 
         Raises:
-            CordwoodError: If there is no confluent-kafka, a setting is refused, or nobody answers.
+            CordwoodError: If confluent-kafka is missing, a setting is refused, or the broker does not answer.
         """
         self._client = KafkaClient(
             {"bootstrap.servers": address, "client.id": "cordwood", **client},
@@ -48,7 +48,7 @@ class BrokerBackend:
         self._client.topics()
 
     def _partitions_of(self, topic: str) -> int:
-        # Not by asking for this topic, which would create it.
+        # Not by a request for this topic, which would create it.
         count = self._client.topics().get(topic)
         if count is None:
             raise UnknownTopic.named(topic)
@@ -69,7 +69,7 @@ class BrokerBackend:
         ]
 
     def _counted(self, counts: Mapping[str, int]) -> dict[str, int | None]:
-        """Return how many offsets can be read of each topic."""
+        """Return the number of readable offsets of each topic."""
         places = [(name, number) for name, count in counts.items() for number in range(count)]
         found = dict.fromkeys(counts, 0)
         for (name, _), offsets in self._ranges(places).items():
@@ -83,12 +83,12 @@ class BrokerBackend:
             return None
 
     def _ranges(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, OffsetRange]:
-        """Return the offsets that can be read of each of *places*."""
+        """Return the readable offsets of each partition in *places*."""
         ends = self._client.ends(places)
         return {place: OffsetRange(start, max(start, end)) for place, (start, end) in ends.items()}
 
     def describe(self, topic: str) -> TopicDescription:
-        """Return what the broker says of a topic; sizes it does not."""
+        """Return the broker's description of a topic, which has no sizes."""
         offsets = self.offsets(topic)
         described = self._client.describe([topic]).get(topic)
         found = self._client.config_of(topic)
@@ -107,11 +107,11 @@ class BrokerBackend:
         return {number: offsets for (_, number), offsets in self._ranges(places).items()}
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """Return the offset of the first record at or after a time."""
+        """Return the offset of the first record at or after *timestamp*, or None."""
         return self._client.offsets_at({(topic, partition): timestamp})[topic, partition]
 
     def create(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
-        """Create a topic; without a number of partitions the broker decides."""
+        """Create a topic; without *partitions* the broker's default is used."""
         if topic in self._client.topics() or not self._client.create(topic, partitions, config):
             raise TopicExists(topic)
         return self._partitions_of(topic)
@@ -128,14 +128,14 @@ class BrokerBackend:
             self._client.alter_config(topic, config, unset)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic; the broker forgets what groups have committed of it."""
+        """Delete a topic; the broker deletes its committed offsets."""
         self._partitions_of(topic)
         self._client.delete(topic)
 
     # --- records ----------------------------------------------------------------------------------
 
     def append(self, topic: str, rows: Sequence[ProducedRow], partition: int | None) -> int:
-        """Hand records to the client, which sends them in batches."""
+        """Pass records to the client, which sends them in batches."""
         if self._sender is None:
             self._sender = Sender(
                 self._client,
@@ -143,12 +143,12 @@ class BrokerBackend:
                     **self._client.settings,
                     "acks": "all",
                     "linger.ms": 5,
-                    # As Kafka's own clients, and as our files: a key is always in the same partition.
+                    # Like Kafka's own clients and our files backend: a key always has the same partition.
                     "partitioner": "murmur2_random",
                     "queue.buffering.max.messages": _QUEUED_MAX,
                     # The broker knows the limit of the topic.
                     "message.max.bytes": _MESSAGE_BYTES_MAX,
-                    # A record that no broker takes is an error to report, not one to wait for.
+                    # A record that the broker does not accept must be reported, not retried for long.
                     "message.timeout.ms": int(max(self._client.seconds, 1.0) * 3000),
                 },
             )
@@ -159,7 +159,7 @@ class BrokerBackend:
         return 0
 
     def flush(self) -> None:
-        """Return once the broker has acknowledged everything."""
+        """Return once the broker has acknowledged all records."""
         if self._sender is not None:
             self._sender.finish()
 
@@ -169,13 +169,13 @@ class BrokerBackend:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": reset,
-            # The end is told with an answer that has nothing in it, so who only wants that need not wait.
+            # An empty answer reports the end of a partition, so a command that ends there need not wait.
             "fetch.wait.max.ms": 10 if to_end else 500,
         }
         return self._client.consumer(settings)
 
     def read(self, topic: str, starts: Mapping[int, int], *, to_end: bool) -> Iterator[Chunk]:
-        """Yield records of all partitions as they come."""
+        """Yield records of all partitions as they arrive."""
         consumer = self._consumer("cordwood-consume", "error", to_end=to_end)
         consumer.assign(
             [self._kafka.TopicPartition(topic, number, start) for number, start in starts.items()]
@@ -186,7 +186,7 @@ class BrokerBackend:
             consumer.close()
 
     def read_group(self, topic: str, group: str, *, from_beginning: bool, to_end: bool) -> Iterator[Chunk]:
-        """Join the group and yield the records of the partitions that are assigned to us."""
+        """Join the group and yield the records of the assigned partitions."""
         self._partitions_of(topic)
         reset = "earliest" if from_beginning else "latest"
         self._member = consumer = self._consumer(group, reset, to_end=to_end)
@@ -196,7 +196,7 @@ class BrokerBackend:
         )
 
     def _chunks(self, consumer: Any, assigned: Callable[[], set[int]], to_end: bool) -> Iterator[Chunk]:
-        """Yield what comes, until every partition that is *assigned* was seen to end."""
+        """Yield records until the end of every *assigned* partition was reached."""
         ended: set[int] = set()
         while True:
             messages = self._client.asked("reading", consumer.consume, CHUNK_RECORDS, _POLL_SECONDS)
@@ -225,7 +225,7 @@ class BrokerBackend:
         return [GroupSummary(name, state) for name, state in sorted(states.items())]
 
     def group(self, name: str) -> GroupDescription:
-        """Return what the coordinator says of a group."""
+        """Return the coordinator's description of a group."""
         if name not in {group.name for group in self.groups()}:
             raise unknown_group(name)
         found = self._client.one(f"describing group {name}", self._admin.describe_consumer_groups, [name])
@@ -241,7 +241,7 @@ class BrokerBackend:
         return GroupDescription(name, _state(found.state), members, offsets)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit as the member that reads, or for a group without members."""
+        """Commit offsets as the reading member, or for a group without members."""
         places = [self._kafka.TopicPartition(*place, offset) for place, offset in offsets.items()]
         doing = f"committing offsets of group {group}"
         if self._member is not None:
@@ -267,13 +267,13 @@ class BrokerBackend:
                 raise has_members(name, len(members))
 
     def close(self) -> None:
-        """Let go; a member leaves its group."""
+        """Close the clients; a member leaves its group."""
         if self._member is not None:
             self._member.close()
 
 
 def _state(state: Any) -> str:
-    """Return the state of a group as Kafka's tools show it: STABLE is Stable."""
+    """Return the state of a group in the spelling of Kafka's tools: STABLE is Stable."""
     return "".join(part.capitalize() for part in str(state.name).split("_"))
 
 

@@ -1,4 +1,4 @@
-"""Commands on a data directory: read beside its writer, or written."""
+"""The backend for a data directory: reads it beside its writer, or writes it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from cordwood.host import SystemClock
 from cordwood.records import OffsetRange, Record, TopicPartition
 
 CHUNK_RECORDS = 500
-#: How often a follower looks for new records.
+#: The interval at which a follower looks for new records.
 FOLLOW_SECONDS = 0.05
-#: Rows go into one frame up to this size, or up to what the topic takes.
+#: The largest frame of rows, unless the topic's limit is smaller.
 FRAME_BYTES_MAX = 1 << 20
-#: More than a row's lengths and deltas, or a frame's header, can take.
+#: An upper bound for the lengths and deltas of a row, and for the header of a frame.
 _OVERHEAD_BYTES = 64
 _NO_EPOCH = -1
 
@@ -55,11 +55,11 @@ class FilesBackend:
         try:
             return sum(map(len, self.offsets(topic).values()))
         except StorageError:
-            # One damaged topic must not hide the others; describing it says what is wrong.
+            # One damaged topic must not hide the others; topic describe reports the damage.
             return None
 
     def describe(self, topic: str) -> TopicDescription:
-        """Return what catalogue and partitions say of a topic."""
+        """Return the description of a topic from the catalogue and its partitions."""
         entry, config = self._log.entry(topic), self._log.config_of(topic)
         size = self._log.topic(topic).size
         partitions = [
@@ -78,7 +78,7 @@ class FilesBackend:
         return {number: found.offsets(number) for number in range(entry.partitions)}
 
     def offset_at(self, topic: str, partition: int, timestamp: int) -> int | None:
-        """Return the offset of the first record at or after a time."""
+        """Return the offset of the first record at or after *timestamp*, or None."""
         return self._log.topic(topic).offset_at(timestamp, partition)
 
     def create(self, topic: str, partitions: int | None, config: Mapping[str, str]) -> int:
@@ -94,7 +94,7 @@ class FilesBackend:
         self._log.alter_topic(topic, partitions=partitions, config=kept if config or unset else None)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic; a later one of its name must not begin where groups stood in this one."""
+        """Delete a topic and its committed offsets, which a later topic of that name must not get."""
         self._log.delete_topic(topic)
         coordinator = self._coordinator()
         rows = [
@@ -107,7 +107,7 @@ class FilesBackend:
     # --- records ----------------------------------------------------------------------------------
 
     def append(self, topic: str, rows: Sequence[ProducedRow], partition: int | None) -> int:
-        """Append with one sync a partition."""
+        """Append with one sync per partition."""
         found, size = self._log.topic(topic), 0
         limit = min(self._log.config_of(topic).max_message_bytes, FRAME_BYTES_MAX)
         frame: list[ProducedRow] = []
@@ -121,10 +121,10 @@ class FilesBackend:
         return len(rows)
 
     def flush(self) -> None:
-        """Do nothing: an append that returned is stored as the topic's sync policy says."""
+        """Do nothing: a completed append is stored according to the topic's sync policy."""
 
     def read(self, topic: str, starts: Mapping[int, int], *, to_end: bool) -> Iterator[Chunk]:
-        """Yield records, partition after partition."""
+        """Yield records, one partition after the other."""
         found, positions = self._log.topic(topic), dict(starts)
         while True:
             came = False
@@ -140,7 +140,7 @@ class FilesBackend:
                 time.sleep(FOLLOW_SECONDS)
 
     def read_group(self, topic: str, group: str, *, from_beginning: bool, to_end: bool) -> Iterator[Chunk]:
-        """Yield records to the end: as long as we hold the directory, nobody else appends."""
+        """Yield records to the end: while this process holds the directory, no other process appends."""
         self._check_no_members(group)
         committed = self._coordinator().offsets(group)
         starts = {}
@@ -175,7 +175,7 @@ class FilesBackend:
         return [GroupSummary(name, _state(coordinator, name)) for name in sorted(coordinator.groups())]
 
     def group(self, name: str) -> GroupDescription:
-        """Return what the internal topic says of a group."""
+        """Return the description of a group from the internal topic."""
         coordinator = self._coordinator()
         found = coordinator.find(name)
         if found is None:
@@ -187,14 +187,14 @@ class FilesBackend:
         return GroupDescription(name, found.state.value, members, offsets)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store where a group stands, as the server would."""
+        """Commit offsets of a group, in the way of the server."""
         self._check_no_members(group)
         now_ms = SystemClock().now_ms()
         committed = {place: Committed(offset, _NO_EPOCH, "", now_ms) for place, offset in offsets.items()}
         self._store(self._coordinator().rows_to_commit(group, committed))
 
     def delete_group(self, name: str) -> None:
-        """Take back all that is stored of a group."""
+        """Delete a group and its committed offsets."""
         self.group(name)
         self._check_no_members(name)
         self._store(self._coordinator().rows_to_delete(name))
@@ -220,7 +220,7 @@ def _state(coordinator: Coordinator, name: str) -> str:
 
 
 def _size(row: ProducedRow) -> int:
-    """Return what a row takes in a frame, at most."""
+    """Return an upper bound for the bytes of a row in a frame."""
     key, value, headers = row
     named = sum(len(name) * 4 + len(content or b"") + _OVERHEAD_BYTES for name, content in headers)
     return len(key or b"") + len(value or b"") + named + 2 * _OVERHEAD_BYTES
@@ -235,7 +235,7 @@ def _chunks(partition: int, records: Iterator[Record]) -> Iterator[Chunk]:
                 yield chunk
                 chunk = []
     except CordwoodError:
-        # What is sound comes out before what is not.
+        # Valid records are yielded before the error.
         if chunk:
             yield chunk
         raise

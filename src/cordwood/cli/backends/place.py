@@ -1,4 +1,4 @@
-"""Where a command works: ``--data`` or ``--bootstrap``, and how that is opened."""
+"""The target of a command: ``--data`` or ``--bootstrap``, and how it is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, No
 if TYPE_CHECKING:
     from cordwood.cli.backends.backend import Backend
 
-#: How long another command may hold a directory: each of them is done soon.
+#: How long to wait for another command that holds the directory: commands are short.
 LOCKED_SECONDS = 2.0
 _TIMEOUT_SECONDS = 10.0
 _WHERE_TO_GIVE = "give a data directory with --data or in CORDWOOD_DATA_DIR"
@@ -26,10 +26,10 @@ Result = TypeVar("Result")
 
 
 def data_path(data: str | None) -> str:
-    """Return the data directory that is meant: *data*, ``CORDWOOD_DATA_DIR``, or ``./data``.
+    """Return the path of the data directory: *data*, ``CORDWOOD_DATA_DIR``, or ``./data``.
 
     Raises:
-        DirectoryRefused: If it is on no mounted file system.
+        DirectoryRefused: If it is not on a mounted file system.
     """
     # Help and completion load this module and need no storage.
     from cordwood.storage.meta import local_path
@@ -38,20 +38,20 @@ def data_path(data: str | None) -> str:
 
 
 def check_there(path: str) -> None:
-    """Refuse a directory that does not exist.
+    """Check that a directory exists.
 
     Raises:
-        DirectoryRefused: Says what to do.
+        DirectoryRefused: If it does not; with advice.
     """
     if not os.path.exists(path):
         raise DirectoryRefused(
-            f"there is no directory {path}; {_WHERE_TO_GIVE}, or make one with cordwood topic create"
+            f"there is no directory {path}; {_WHERE_TO_GIVE}, or create one with cordwood topic create"
         )
 
 
 @contextlib.contextmanager
 def refusing(path: str) -> Iterator[None]:
-    """Say of a directory that is not ours what to do."""
+    """Add advice to the error for a directory that is not a data directory."""
     try:
         yield
     except NotADataDirectory as error:
@@ -60,10 +60,10 @@ def refusing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_server(otherwise: str) -> Iterator[None]:
-    """Say of a directory that a server holds what to do, where nothing of that works through its address.
+    """Replace the advice for a directory that a server holds, if the command cannot use that server.
 
     Raises:
-        CordwoodError: Ends with *otherwise*.
+        CordwoodError: Ends with the advice *otherwise*.
     """
     try:
         yield
@@ -74,10 +74,10 @@ def without_server(otherwise: str) -> Iterator[None]:
 
 
 def when_free(run: Callable[[], Result], otherwise: str) -> Result:
-    """Return what *run* does to a directory, once a command that is soon done with it is done.
+    """Return the result of *run*, which opens a directory; wait a short time for another command to end.
 
     Raises:
-        CordwoodError: If a server holds it; ends with *otherwise*.
+        CordwoodError: If a server holds the directory; ends with the advice *otherwise*.
     """
     from cordwood.embedded import open_when_free
 
@@ -86,11 +86,11 @@ def when_free(run: Callable[[], Result], otherwise: str) -> Result:
 
 
 def log_bytes(path: str) -> int:
-    """Return the size of all segments of a data directory, as far as they can be seen."""
+    """Return the size of all readable segments of a data directory, in bytes."""
     total = 0
     for directory, _, names in os.walk(os.path.join(path, "topics")):
         for name in names:
-            # A writer may remove one meanwhile.
+            # A writer may remove a file concurrently.
             with contextlib.suppress(OSError):
                 if name.endswith(".log"):
                     total += os.path.getsize(os.path.join(directory, name))
@@ -99,7 +99,7 @@ def log_bytes(path: str) -> int:
 
 @dataclass(frozen=True)
 class CommandTarget:
-    """What the options say. Opening it imports what that takes, and no more."""
+    """The values of the options. Opening it imports only the modules of its backend."""
 
     data: str | None = None
     bootstrap: str | None = None
@@ -108,16 +108,16 @@ class CommandTarget:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Backend]:
-        """Open it to read: a directory without its lock, beside its writer."""
+        """Open the target for reading: a directory without its lock, beside its writer."""
         with contextlib.closing(self._to_read()) as backend:
             yield backend
 
     @contextlib.contextmanager
     def writing(self, *, create: bool = False) -> Iterator[Backend]:
-        """Open it to change: a directory as its writer, or through the server that is.
+        """Open the target for writing: a directory as its writer, or through the server that holds it.
 
         Raises:
-            DirectoryLocked: If another process writes it that does not listen anywhere; says which.
+            DirectoryLocked: If another process that is not a server holds it; names that process.
         """
         with contextlib.closing(self._to_write(create)) as backend:
             yield backend
@@ -156,7 +156,7 @@ class CommandTarget:
 
 
 def pairs(what: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
-    """Return a click callback that takes ``KEY=VALUE`` texts apart; *what* is how they are given."""
+    """Return a click callback that splits ``KEY=VALUE`` texts; *what* describes the expected form."""
 
     def split(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
         found = {}
@@ -171,14 +171,14 @@ def pairs(what: str) -> Callable[[click.Context, click.Parameter, Sequence[str]]
 
 
 def data_option(command: Function) -> Function:
-    """Add ``--data`` alone, for commands that know nothing but files."""
+    """Add ``--data`` alone, for commands that work on files only."""
     return click.option("--data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data].")(
         command
     )
 
 
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where, and hand them to the command as ``place``."""
+    """Add the options of the target, and pass them to the command as ``place``."""
 
     @functools.wraps(command)
     def placed(
@@ -190,14 +190,14 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     decorators = [
         data_option,
-        click.option("--bootstrap", metavar="HOST:PORT", help="A broker, ours or any Kafka."),
+        click.option("--bootstrap", metavar="HOST:PORT", help="A broker, Cordwood or Kafka."),
         click.option(
             "--timeout",
             metavar="SECONDS",
             type=click.FloatRange(0, min_open=True),
             default=_TIMEOUT_SECONDS,
             show_default=True,
-            help="How long a broker may take to answer.",
+            help="The longest time to wait for an answer of a broker.",
         ),
         click.option(
             "-X",
@@ -205,7 +205,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="KEY=VALUE",
             multiple=True,
             callback=pairs("KEY=VALUE, a setting of librdkafka"),
-            help="A setting of the Kafka client, as security.protocol=SSL.",
+            help="A setting of the Kafka client, such as security.protocol=SSL.",
         ),
     ]
     for decorator in reversed(decorators):

@@ -1,4 +1,4 @@
-"""``cordwood checkpoint``: sign for what is in the log, and see later whether it still is."""
+"""``cordwood checkpoint``: sign the content of a log, and verify it later."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _POST_SECONDS = 10
 
 @click.group()
 def checkpoint() -> None:
-    """Sign for what a log holds, so that a holder of the signature notices when it changes.
+    """Sign the content of a log, so that a holder of the signature can detect changes.
 
     Example: cordwood checkpoint create
     """
 
 
 @checkpoint.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="This topic only [every one with cordwood.chain=true].")
-@click.option("--to", metavar="FILE", help="Write the note there; of several, into this directory.")
-@click.option("--post", metavar="URL", help="Send each note there with an HTTP POST.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic [all with cordwood.chain=true].")
+@click.option("--to", metavar="FILE", help="Write the note to this file, or several into this directory.")
+@click.option("--post", metavar="URL", help="Send each note to this URL with an HTTP POST.")
 @click.option(
     "--wait",
     metavar="SECONDS",
@@ -52,11 +52,11 @@ def checkpoint() -> None:
 )
 @data_option
 def create(topic: str | None, to: str | None, post: str | None, wait: float, data: str | None) -> None:
-    """Sign a checkpoint of each partition, keep it, and print it, or take it elsewhere.
+    """Sign a checkpoint of each partition, store it, and print it, write it to a file, or send it.
 
-    Beside a server, which writes the leaves of new records every few seconds, it waits for those of all
-    records that are synced, and signs nothing if they do not come. The key that signs is made on first use.
-    For a topic in the shared log it signs for the shared log, which has one chain.
+    A server writes the leaves of new records every few seconds. Beside a server, the command waits for the
+    leaves of all records that are synced, and signs nothing if they are missing. The signing key is created
+    on first use. For a topic in the shared log it signs the shared log, which has one chain.
 
     Example: cordwood checkpoint create -t orders --to orders.note
     """
@@ -68,7 +68,7 @@ def create(topic: str | None, to: str | None, post: str | None, wait: float, dat
         signed = log.checkpoint(topic, wait_seconds=wait)
     notes = [(f"{each.topic}-{each.partition}-{each.size}.note", each.note) for each in signed]
     if not notes:
-        click.echo("nothing to sign for: no partition has a record yet")
+        click.echo("nothing to sign: no partition has a record yet")
     elif to is not None:
         _write(notes, to)
     else:
@@ -80,7 +80,7 @@ def create(topic: str | None, to: str | None, post: str | None, wait: float, dat
 
 
 def _opened(path: str) -> cordwood.Log:
-    """Open a data directory as its writer or, beside a server, which adds leaves within seconds, to read."""
+    """Open a data directory as its writer or, beside a server, which maintains the chains, for reading."""
     try:
         return open_when_free(lambda: cordwood.open(path, create=False), LOCKED_SECONDS)
     except DirectoryLocked as error:
@@ -96,7 +96,7 @@ def _write(notes: list[tuple[str, str]], to: str) -> None:
     elif len(notes) == 1:
         write_text(to, notes[0][1])
     else:
-        raise CordwoodError(f"there are {len(notes)} checkpoints, so {to} must be a directory that is there")
+        raise CordwoodError(f"there are {len(notes)} checkpoints, so {to} must be an existing directory")
     click.echo(f"{to}: {counted(len(notes), 'checkpoint')} written")
 
 
@@ -117,15 +117,15 @@ def _post(note: str, url: str) -> None:
 
 
 def _not_taken(url: str, reason: object) -> CordwoodError:
-    return CordwoodError(f"the checkpoint was signed and is kept, but {url} did not take it: {reason}")
+    return CordwoodError(f"the checkpoint was signed and stored, but {url} did not accept it: {reason}")
 
 
 @checkpoint.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="The checkpoints of this topic only.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Only the checkpoints of this topic.")
 @data_option
 @json_option
 def show(topic: str | None, data: str | None, as_json: bool) -> None:
-    """Print the verifier key and every checkpoint that was signed here.
+    """Print the verifier key and every checkpoint that was signed in this directory.
 
     Example: cordwood checkpoint show --json
     """
@@ -156,7 +156,7 @@ def verify(files: tuple[str, ...], key: VerifierKey, proof: str | None, data: st
 
     Changes nothing, takes no lock, and may run beside the writer.
 
-    Exit status: 0 it all holds, 4 something differs, and what.
+    Exit status: 0 the checkpoint holds, 4 it does not; the difference is printed.
 
     Example: cordwood checkpoint verify --key orders.pub orders.note
     """

@@ -1,4 +1,4 @@
-"""Shared by the commands about checkpoints and proofs: options, files and the exit status of a refusal."""
+"""Shared by the commands for checkpoints and proofs: options, files and exit status."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Refuted(click.ClickException):
-    """Ends the command with the exit status of corruption: what was to be shown is not so."""
+    """Ends the command with the exit status of corruption: the evidence does not hold."""
 
     exit_code = ExitCode.CORRUPTION
 
 
 @contextlib.contextmanager
 def refuting() -> Iterator[None]:
-    """Turn evidence that does not hold into the end of the command."""
+    """End the command if evidence does not hold."""
     try:
         yield
     except EvidenceRefused as error:
@@ -33,21 +33,21 @@ def refuting() -> Iterator[None]:
 
 
 def key_option(command: Function) -> Function:
-    """Add ``--key``, handed to the command as a `VerifierKey`."""
+    """Add ``--key``, passed to the command as a `VerifierKey`."""
     return click.option(
         "--key",
         metavar="PUB",
         required=True,
         callback=lambda context, parameter, text: parse_key(text),
-        help="The verifier key, or a file that has it; cordwood checkpoint show prints it.",
+        help="The verifier key, or a file with it; cordwood checkpoint show prints it.",
     )(command)
 
 
 def parse_key(text: str) -> VerifierKey:
-    """Return the key that *text* is, or the file of that name has.
+    """Return the key in *text*, or in the file called *text*.
 
     Raises:
-        click.BadParameter: If that is none.
+        click.BadParameter: If it is not a key.
     """
     if os.path.isfile(text):
         with open(text, encoding="utf-8", errors="replace") as file:
@@ -59,32 +59,32 @@ def parse_key(text: str) -> VerifierKey:
 
 
 def read_text(path: str) -> str:
-    """Return a note that somebody kept. What is not UTF-8 is no note.
+    """Return the text of a note that was stored elsewhere.
 
     Raises:
-        EvidenceRefused: Says so.
+        EvidenceRefused: If the file is not UTF-8.
     """
     with open(path, "rb") as file:
         try:
             return file.read().decode()
         except UnicodeDecodeError as error:
-            raise EvidenceRefused(f"{path} is no signed note: {error}") from None
+            raise EvidenceRefused(f"{path} is not a signed note: {error}") from None
 
 
 def write_text(path: str, text: str) -> None:
-    """Write what is to be taken elsewhere; a file that is made is for its owner only."""
+    """Write a text to a file; a new file is readable by its owner only."""
     write_private(path, text.encode())
 
 
 def write_private(path: str, data: bytes) -> None:
-    """Write a file; one that is made is for its owner only, since evidence may hold records."""
+    """Write a file; a new file is readable by its owner only, because evidence may contain records."""
     with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
 def checked_directory(data: str | None) -> Iterator[str]:
-    """Yield the path of the data directory that is meant, and say what to do if it is not one."""
+    """Yield the path of the data directory; an error has advice if it is not one."""
     path = os.path.abspath(data_path(data))
     check_there(path)
     with refusing(path):

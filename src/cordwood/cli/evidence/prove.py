@@ -1,4 +1,4 @@
-"""``cordwood prove``: a small document that shows to anyone that a record is in the log."""
+"""``cordwood prove``: create a small document that proves that a record is in the log."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cordwood.wording import bytes_text
     "-p", "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
 )
 @click.option("--checkpoint", metavar="FILE", help="Prove it under this checkpoint, not the newest one.")
-@click.option("--to", metavar="FILE", help="Write the proof there instead of printing it.")
+@click.option("--to", metavar="FILE", help="Write the proof to this file instead of printing it.")
 @data_option
 def prove(
     offset: int, topic: str, partition: int, checkpoint: str | None, to: str | None, data: str | None
 ) -> None:
-    """Prove that the record at OFFSET is what was first appended there.
+    """Prove that the record at OFFSET is the one that was first appended there.
 
     The proof is one JSON document: the frame with the record, its path in the tree, and the newest signed
     checkpoint. Of a topic that may be compacted it has the record alone. Anyone with the verifier key checks

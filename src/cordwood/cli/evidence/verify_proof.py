@@ -1,4 +1,4 @@
-"""``cordwood verify-proof``: check a proof with nothing but a key."""
+"""``cordwood verify-proof``: check a proof with only a key."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cordwood.integrity import VerifierKey
 @click.command("verify-proof")
 @click.argument("file", metavar="FILE")
 @key_option
-@click.option("-t", "--topic", metavar="TOPIC", help="The record must be of this topic.")
+@click.option("-t", "--topic", metavar="TOPIC", help="Require that the record is of this topic.")
 @json_option
 def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) -> None:
-    """Check that FILE proves what it says, with the key that is pinned and no data directory.
+    """Check the proof in FILE with the given key; no data directory is needed.
 
-    Of a record in the shared log the frame names the topic by a hash, which only --topic can be held against.
+    The frame of a record in the shared log has only a hash of the topic's name; --topic is compared with it.
 
-    Exit status: 0 proven, 4 not, and why.
+    Exit status: 0 proven, 4 not proven; the reason is printed.
 
     Example: cordwood verify-proof proof.json --key orders.pub
     """

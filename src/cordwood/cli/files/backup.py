@@ -16,8 +16,8 @@ from cordwood.wording import bytes_text, counted
 @click.command()
 @click.argument("directory", metavar="DIR")
 @data_option
-@click.option("--no-link", is_flag=True, help="Copy every file, also where it could be linked.")
-@click.option("--no-verify", is_flag=True, help="Do not read what is linked or copied to check it.")
+@click.option("--no-link", is_flag=True, help="Copy every file instead of linking sealed segments.")
+@click.option("--no-verify", is_flag=True, help="Do not check linked and copied files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def backup(directory: str, data: str | None, no_link: bool, no_verify: bool, as_json: bool) -> None:
     """Back up a data directory to DIR; again to the same DIR, copy only changes.
@@ -32,7 +32,7 @@ def backup(directory: str, data: str | None, no_link: bool, no_verify: bool, as_
         raise click.BadParameter("give the name of a directory.", param_hint="'DIR'")
     path = data_path(data)
     check_there(path)
-    otherwise = "end it first, or back up to another directory"
+    otherwise = "stop it first, or back up to another directory"
     with (
         refusing(path),
         without_server(otherwise),
@@ -60,7 +60,7 @@ def _print_report(report: BackupReport, *, as_json: bool) -> None:
         f"{bytes_text(report.copied_bytes)} copied in all"
     )
     verdict = f"{len(report.damaged)} DAMAGED, backed up" if report.damaged else "backed up"
-    hint = "; cordwood verify says what else is wrong" if report.damaged else ""
+    hint = "; cordwood verify reports all damage" if report.damaged else ""
     click.echo(
         f"{report.target}: {verdict}: {counted(report.topics, 'topic')}, "
         f"{counted(len(report.partitions), 'partition')}; {came}{hint}"

@@ -28,16 +28,16 @@ PARQUET = "parquet"
     "system",
     type=click.Choice((PARQUET, *EXPORT_SYSTEMS)),
     required=True,
-    help="Whose directory to write.",
+    help="The system whose layout to write.",
 )
 @click.option(
     "--segment-bytes",
     metavar="N",
     type=click.IntRange(1, 1 << 31),
-    help="How large segments become [as the other system makes them].",
+    help="The size of segments [the other system's default].",
 )
 @click.option(
-    "--tenant", metavar="N", type=click.IntRange(0), default=0, help="Under which tenant, in Rafka [0]."
+    "--tenant", metavar="N", type=click.IntRange(0), default=0, help="The tenant in Rafka's index [0]."
 )
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")

@@ -21,14 +21,14 @@ from cordwood.wording import counted
 @click.command("import")
 @click.argument("directory", metavar="DIR")
 @click.option(
-    "--from", "system", type=click.Choice(IMPORT_SYSTEMS), required=True, help="Whose directory it is."
+    "--from", "system", type=click.Choice(IMPORT_SYSTEMS), required=True, help="The system that wrote DIR."
 )
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to make.")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to create.")
 @click.option(
     "--tenant",
     metavar="N",
     type=click.IntRange(0),
-    help="Whose records, where Kimberlite or Rafka has those of several.",
+    help="The tenant, if a log of Kimberlite or Rafka has several.",
 )
 @click.option(
     "--config",
@@ -61,7 +61,7 @@ def import_(
     files = files_of(os.path.abspath(path), settings)
     with refusing(path):
         opening = Opening(files, os.path.abspath(path), settings)
-        otherwise = "end it first: an import needs the directory to itself"
+        otherwise = "stop it first: an import needs the directory exclusively"
         opened = when_free(lambda: DataDirectory(opening), otherwise)
     with (
         contextlib.closing(opened),

@@ -15,23 +15,23 @@ from cordwood.cli.output import print_json, print_table
 from cordwood.storage.maintenance import CompactionReport, MaintenanceReport
 from cordwood.wording import bytes_text, counted
 
-KEPT_UP_BY_ITSELF = "it keeps the directory up by itself"
+KEPT_UP_BY_ITSELF = "it runs maintenance by itself"
 
 
 @click.command()
-@click.option("--force", is_flag=True, help="Compact however little there is to compact.")
+@click.option("--force", is_flag=True, help="Compact regardless of min.cleanable.dirty.ratio.")
 @click.option(
     "--without-evidence",
     is_flag=True,
     help="Also compact records whose removal cannot be checked later, and state that in the chain.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go, and why.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why.")
 @data_option
 @json_option
 def maintain(force: bool, without_evidence: bool, dry_run: bool, data: str | None, as_json: bool) -> None:
     """Run one pass of retention and compaction over a data directory that no server holds.
 
-    A server does this by itself. --dry-run changes nothing and may run beside one.
+    A server runs maintenance by itself. --dry-run changes nothing and may run beside a server.
 
     Exit status: 0 done, 3 a partition could not be maintained; the others were.
 
@@ -77,7 +77,7 @@ def _print_report(report: MaintenanceReport, path: str) -> None:
         click.echo(
             f"deleted {counted(len(gone.segments), 'segment')}, {counted(gone.records, 'offset')} and "
             f"{bytes_text(gone.bytes)} of partition {gone.partition} of topic {gone.topic}, "
-            f"which starts at {gone.log_start_offset} now"
+            f"which now starts at {gone.log_start_offset}"
         )
     print_compacted(report.compacted)
     if report.reclaimed.segments:

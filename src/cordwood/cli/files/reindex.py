@@ -24,7 +24,7 @@ from cordwood.storage.offline import (
 )
 from cordwood.wording import bytes_text, counted
 
-NOT_BESIDE_A_SERVER = "end it first: indexes are not rebuilt beside a server"
+NOT_BESIDE_A_SERVER = "stop it first: indexes are not rebuilt beside a server"
 
 
 @click.command()
@@ -84,7 +84,7 @@ def print_reindex_report(report: ReindexReport, path: str, *, as_json: bool) -> 
         f"{counted(report.segments, 'segment')}, {bytes_text(report.bytes)} read"
     )
     verdict = f"{len(report.damaged)} DAMAGED, {done}" if report.damaged else done
-    hint = "; cordwood verify says what else is wrong" if report.damaged else ""
+    hint = "; cordwood verify reports all damage" if report.damaged else ""
     click.echo(f"{path}: {verdict}: {read}{hint}")
 
 

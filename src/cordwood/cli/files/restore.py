@@ -36,7 +36,7 @@ def _time(context: click.Context, parameter: click.Parameter, text: str | None) 
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        expected = "milliseconds since 1970 or a time as 2026-01-31T12:00:00Z"
+        expected = "milliseconds since 1970 or a time such as 2026-01-31T12:00:00Z"
         raise click.BadParameter(f"{text}: expected {expected}.") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     # In integers: a float would sometimes be off by one. Fractions of a millisecond are rounded up.
@@ -54,19 +54,19 @@ def _time(context: click.Context, parameter: click.Parameter, text: str | None) 
     metavar="TOPIC:PARTITION=OFFSET",
     multiple=True,
     callback=_offsets,
-    help="Restore this partition up to an offset, which is not restored. May be given again.",
+    help="Restore this partition up to an offset (exclusive). Repeatable.",
 )
 @click.option(
     "--to-time",
     metavar="TIME",
     callback=_time,
-    help="Restore every partition up to its first record at or after this: ISO 8601 (UTC), or milliseconds.",
+    help="Restore each partition up to its first record at or after this: ISO 8601 (UTC) or milliseconds.",
 )
 @click.option("--link", is_flag=True, help="Link sealed segments of the backup instead of copying them.")
 @click.option(
-    "--keep-id", is_flag=True, help="Keep the id of the directory that was backed up; it must be gone."
+    "--keep-id", is_flag=True, help="Keep the id of the backed up directory, which must no longer exist."
 )
-@click.option("--force", is_flag=True, help="Also leave out what a signed checkpoint vouches for.")
+@click.option("--force", is_flag=True, help="Allow dropping records that a signed checkpoint covers.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def restore(
     backup: str,

@@ -1,4 +1,4 @@
-"""``cordwood segment``: look into the files of a segment."""
+"""``cordwood segment``: print the content of a segment's files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _NAMES = ("timestamp", "max_timestamp", "org")
 
 @click.group()
 def segment() -> None:
-    """Look into a segment file.
+    """Print the content of a segment file.
 
     Example: cordwood segment dump data/topics/orders/0/segments/00000000000000000000.log
     """
@@ -66,19 +66,19 @@ def segment() -> None:
     "--format",
     "format_name",
     type=click.Choice(tuple(EVERY_FORMAT)),
-    help="What the file holds, where no partition.json beside it says so. Default: batch.",
+    help="The format of the file, if no partition.json beside it has it. Default: batch.",
 )
-@click.option("--records", is_flag=True, help="Also the records of each frame, as JSON.")
+@click.option("--records", is_flag=True, help="Also print the records of each frame, as JSON.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print a JSON object for each frame, or each entry of an index."
 )
 def dump(file: str, format_name: str | None, records: bool, as_json: bool) -> None:
     """Print the frames of a .log file, or the entries of an index or a file of checksums, and check each.
 
-    Any file of Kafka's record batches will do, and of another record format with --format; also what is in
-    quarantine/. Bytes past the mark of the partition are not judged.
+    FILE may be any file of Kafka's record batches, of another record format with --format, or a file in
+    quarantine/. Bytes past the mark of the partition are not checked.
 
-    Exit status: 4 if a frame is not what was written.
+    Exit status: 4 if a frame is corrupt.
 
     Example: cordwood segment dump --records 00000000000000000000.log
     """

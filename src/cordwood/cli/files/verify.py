@@ -52,7 +52,7 @@ def checkpoint_options(command: Function) -> Function:
             "keys",
             multiple=True,
             metavar="PUB",
-            help="The verifier key of a checkpoint, or a file that has it; one for all, or one for each.",
+            help="The verifier key of a checkpoint, or a file with it; one for all, or one for each.",
         ),
         click.option(
             "--checkpoint",
@@ -60,7 +60,7 @@ def checkpoint_options(command: Function) -> Function:
             multiple=True,
             metavar="FILE",
             type=click.Path(exists=True, dir_okay=False),
-            help="Hold this checkpoint, which was kept elsewhere, against the log. Any number of them.",
+            help="Check the log against this checkpoint, which was stored elsewhere. Repeatable.",
         ),
     ):
         command = option(command)
@@ -76,7 +76,7 @@ def checkpoint_options(command: Function) -> Function:
     "--jobs",
     metavar="N",
     type=click.IntRange(1),
-    help="How many processes read segments [one for each core if there is much to read].",
+    help="The number of processes that read segments [one per core if there is much to read].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def verify(
@@ -188,7 +188,7 @@ def print_verify_report(report: VerifyReport, path: str, *, as_json: bool) -> No
         f"{report.frames:,} frames, {report.records:,} records, {report.bytes:,} bytes checked"
     )
     unmarked = (
-        f", {report.frames_unmarked:,} frames past the mark not judged" if report.frames_unmarked else ""
+        f", {report.frames_unmarked:,} frames past the mark not checked" if report.frames_unmarked else ""
     )
     parts, topics = counted(report.virtual_partitions, "partition"), counted(report.virtual_topics, "topic")
     shared = f"; {parts} of {topics} in the shared log" if report.virtual_partitions else ""

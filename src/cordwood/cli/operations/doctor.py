@@ -1,4 +1,4 @@
-"""``cordwood doctor``: what a data directory and this installation are like, and what to do about it."""
+"""``cordwood doctor``: explain a data directory and this installation, with advice."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MARKS = {Level.OK: "ok", Level.NOTE: "--", Level.ATTENTION: "!!"}
 def doctor(data: str | None, as_json: bool) -> None:
     """Explain a data directory and this installation, and what to do next.
 
-    A quick look that changes nothing and may run beside a server; cordwood verify checks every byte. Lines
-    begin with ok, -- (good to know) or !! (needs attention).
+    A quick check that changes nothing and may run beside a server; cordwood verify checks every byte. Lines
+    begin with ok, -- (a note) or !! (needs attention).
 
     Exit status: 0 all is well, 3 something needs attention.
 
@@ -50,7 +50,7 @@ def _directory(data: str | None) -> list[CheckedItem]:
     path = data_path(data)
     if data is None and not os.path.exists(path):
         step = "give one with --data or in CORDWOOD_DATA_DIR"
-        return [CheckedItem("data directory", Level.NOTE, f"there is none at {path}", step)]
+        return [CheckedItem("data directory", Level.NOTE, f"{path} does not exist", step)]
     check_there(path)
     with refusing(path):
         return cordwood.inspect_directory(path)
@@ -59,7 +59,7 @@ def _directory(data: str | None) -> list[CheckedItem]:
 def _spark() -> Iterator[CheckedItem]:
     if importlib.util.find_spec("pyspark") is None:
         yield CheckedItem(
-            "spark", Level.NOTE, "not installed", "pip install 'cordwood[spark]' brings it, and Java"
+            "spark", Level.NOTE, "not installed", "pip install 'cordwood[spark]' installs it, and Java"
         )
         return
     from cordwood.spark.sessions import broken_sources, find_java

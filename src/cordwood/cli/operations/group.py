@@ -1,4 +1,4 @@
-"""``cordwood group``: what consumer groups have committed, and how far behind they are."""
+"""``cordwood group``: committed offsets and lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cordwood.wording import counted
 def group() -> None:
     """List, describe, reset and delete consumer groups.
 
-    On files these are as they were last stored, with the lag behind what is stored.
+    On a data directory, groups and lag are those that were last stored.
 
     Example: cordwood group describe billing
     """
@@ -27,7 +27,7 @@ def group() -> None:
 @json_option
 @place_options
 def list_(as_json: bool, place: CommandTarget) -> None:
-    """List the consumer groups there are.
+    """List the consumer groups.
 
     Example: cordwood group list
     """
@@ -44,7 +44,7 @@ def list_(as_json: bool, place: CommandTarget) -> None:
 @json_option
 @place_options
 def describe(name: str, as_json: bool, place: CommandTarget) -> None:
-    """Show what a group has committed, how far behind it is, and its members.
+    """Show a group's committed offsets, lag and members.
 
     Example: cordwood group describe billing --json
     """
@@ -71,7 +71,7 @@ def describe(name: str, as_json: bool, place: CommandTarget) -> None:
 
 
 def _ends(backend: Backend, topics: set[str]) -> dict[TopicPartition, int]:
-    """Return the high watermarks of the partitions of *topics*, as far as they are there."""
+    """Return the high watermarks of the partitions of *topics* that exist."""
     found = {}
     for topic in topics:
         try:
@@ -89,7 +89,7 @@ def _lag(offset: int, end: int | None) -> int | None:
 @group.command()
 @click.argument("name")
 @click.option(
-    "-t", "--topic", metavar="TOPIC", help="The topic; all that the group has committed by default."
+    "-t", "--topic", metavar="TOPIC", help="The topic [all topics with committed offsets of the group]."
 )
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition; needs -t.")
 @click.option(
@@ -97,9 +97,9 @@ def _lag(offset: int, end: int | None) -> int | None:
     metavar="OFFSET",
     callback=parse_start,
     required=True,
-    help="Where to: beginning, end, N, -N for the last N, s@MS for a time.",
+    help="The new position: beginning, end, N, -N for the last N, s@MS for a time.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @json_option
 @place_options
 def reset(
@@ -111,7 +111,7 @@ def reset(
     as_json: bool,
     place: CommandTarget,
 ) -> None:
-    """Move where a group stands. It must have no members.
+    """Change the committed offsets of a group. It must have no members.
 
     Example: cordwood group reset billing -t orders --to beginning --dry-run
     """
@@ -140,7 +140,7 @@ def _committed(backend: Backend, name: str, *, needed: bool) -> dict[TopicPartit
         found = backend.group(name).offsets
         if found or not needed:
             return found
-        raise CordwoodError(f"group {name} has committed nothing; say with -t which topic is meant")
+        raise CordwoodError(f"group {name} has no committed offsets; give a topic with -t")
     if needed:
         raise unknown_group(name)
     return {}
@@ -148,10 +148,10 @@ def _committed(backend: Backend, name: str, *, needed: bool) -> dict[TopicPartit
 
 @group.command()
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @place_options
 def delete(name: str, dry_run: bool, place: CommandTarget) -> None:
-    """Delete a group and all it has committed. It must have no members.
+    """Delete a group and its committed offsets. It must have no members.
 
     Example: cordwood group delete billing --dry-run
     """

@@ -15,22 +15,22 @@ from cordwood.server import Listening, run_server
 @click.command()
 @click.option("--data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data].")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Where clients connect; port 0 picks one [localhost:9092]."
+    "--listen", metavar="HOST:PORT", help="The address for clients; port 0 is any free port [localhost:9092]."
 )
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    help="Where /metrics, /healthz and /readyz are; port 0 picks one [nowhere].",
+    help="The address of /metrics, /healthz and /readyz; port 0 is any free port [none].",
 )
 @click.option(
     "--config",
     "config_file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Settings, as in Kafka's server.properties.",
+    help="A file of settings in the format of Kafka's server.properties.",
 )
-@click.option("-X", "settings", metavar="KEY=VALUE", multiple=True, help="One setting; wins over the file.")
-@click.option("--verbose", is_flag=True, help="Say why connections are closed.")
+@click.option("-X", "settings", metavar="KEY=VALUE", multiple=True, help="One setting; overrides the file.")
+@click.option("--verbose", is_flag=True, help="Log why connections are closed.")
 def serve(
     data: str | None,
     listen: str | None,
@@ -41,8 +41,8 @@ def serve(
 ) -> None:
     """Serve a data directory to Kafka clients, until SIGTERM or Ctrl-C.
 
-    Acknowledged means synced: a record sent with acks=all survives a power cut. Only this machine can
-    connect unless --listen or listeners= says otherwise.
+    Acknowledged means synced: a record sent with acks=all survives a power cut. By default only this machine
+    can connect; see --listen and the setting listeners.
 
     Example: cordwood serve --data data --listen localhost:9092
     """

@@ -1,4 +1,4 @@
-"""``cordwood top``: what goes on in each topic, again and again."""
+"""``cordwood top``: show rates, sizes and lag of topics periodically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BYTES, _LAG = "cordwood_topic_bytes", "kafka_consumergroup_lag_sum"
 
 
 class Look(msgspec.Struct):
-    """A topic at one moment. ``end`` is the sum of its high watermarks; None is what was not told."""
+    """A sample of a topic. ``end`` is the sum of its high watermarks; None is an unknown value."""
 
     partitions: int = 0
     offsets: int = 0
@@ -35,7 +35,7 @@ class Look(msgspec.Struct):
 
 
 class TopicLine(msgspec.Struct, frozen=True):
-    """A topic, and what became of it since the look before. ``lag`` is that of the group furthest behind."""
+    """A topic and its changes since the previous sample. ``lag`` is that of the group furthest behind."""
 
     topic: str
     partitions: int
@@ -48,7 +48,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.option(
-    "--metrics", metavar="HOST:PORT", help="Ask a server's metrics; it has cordwood.metrics.partitions=true."
+    "--metrics", metavar="HOST:PORT", help="Read a server's metrics; needs cordwood.metrics.partitions=true."
 )
 @click.option(
     "--interval",
@@ -56,17 +56,17 @@ class TopicLine(msgspec.Struct, frozen=True):
     type=click.FloatRange(0, min_open=True),
     default=2.0,
     show_default=True,
-    help="How long to wait between two looks.",
+    help="The time between two samples.",
 )
-@click.option("--once", is_flag=True, help="Look twice, print once, and end.")
-@click.option("--internal", is_flag=True, help="Also topics that the broker keeps for itself.")
+@click.option("--once", is_flag=True, help="Take two samples, print once, and end.")
+@click.option("--internal", is_flag=True, help="Also show internal topics.")
 @click.option(
     "--limit",
     metavar="N",
     type=click.IntRange(1),
     default=20,
     show_default=True,
-    help="Show this many topics; JSON has all.",
+    help="The number of topics to show; JSON has all.",
 )
 @json_option
 @place_options
@@ -81,7 +81,8 @@ def top(
 ) -> None:
     """Show rates, sizes and lag of topics, the busiest first, until Ctrl-C.
 
-    Rates are of what has become visible to consumers between two looks. With --json each look is a line.
+    Rates count records that became visible to consumers between two samples. With --json each sample is a
+    line.
 
     Example: cordwood top --bootstrap localhost:9092 --once
     """
@@ -126,11 +127,11 @@ def _print(lines: list[TopicLine], limit: int, as_json: bool) -> None:
 
 
 def _lines(before: Mapping[str, Look], now: Mapping[str, Look], seconds: float) -> list[TopicLine]:
-    """Return the topics, those with most records a second first."""
+    """Return the topics, those with the most records per second first."""
     lines = []
     for name, look in now.items():
         old = before.get(name)
-        # A topic that was deleted and made again is a new one.
+        # A topic that was deleted and created again is a new one.
         known = old is not None and old.end <= look.end
         rate = (look.end - old.end) / seconds if old is not None and known else None
         growth = None
@@ -148,7 +149,7 @@ def _look(place: CommandTarget) -> dict[str, Look]:
         found, ends = {}, {}
         for summary in backend.topics():
             try:
-                # A broker does not say how large its partitions are, so it is not asked for all the rest.
+                # A broker does not report the size of partitions, so only offsets are requested.
                 partitions = _offsets(backend, summary.name, sizes=place.bootstrap is None)
             except UnknownTopic:
                 continue
@@ -186,10 +187,10 @@ def _note_lags(found: Mapping[str, Look], behind: Mapping[str, int]) -> None:
 
 
 def _ask(address: str, timeout: float) -> dict[str, Look]:
-    """Return what the metrics at *address* say.
+    """Return the topics in the metrics at *address*.
 
     Raises:
-        CordwoodError: If nobody answers there, or the answer has no topics in it.
+        CordwoodError: If there is no answer, or it has no topics.
     """
     url = f"http://{address.removeprefix('http://').removesuffix('/metrics')}/metrics"
     try:
@@ -198,7 +199,7 @@ def _ask(address: str, timeout: float) -> dict[str, Look]:
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise CordwoodError(
-            f"no metrics are answered at {url}: {reason}; cordwood serve --metrics HOST:PORT has them"
+            f"there are no metrics at {url}: {reason}; cordwood serve --metrics HOST:PORT serves them"
         ) from error
     return read_metrics(text, url)
 
@@ -207,7 +208,7 @@ def read_metrics(text: str, url: str) -> dict[str, Look]:
     """Return the topics in an exposition.
 
     Raises:
-        CordwoodError: If it has none, though there are some.
+        CordwoodError: If it has no series per topic, although there are topics.
     """
     found: dict[str, Look] = {}
     behind: dict[str, dict[str, int]] = {}
@@ -229,6 +230,6 @@ def read_metrics(text: str, url: str) -> dict[str, Look]:
         _note_lags(found, lags)
     if not found and not re.search(r"^cordwood_topics 0$", text, re.MULTILINE):
         raise CordwoodError(
-            f"{url} has no topics in it; start the server with -X cordwood.metrics.partitions=true"
+            f"{url} has no series per topic; start the server with -X cordwood.metrics.partitions=true"
         )
     return found

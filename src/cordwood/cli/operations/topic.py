@@ -13,13 +13,13 @@ from cordwood.errors import UnknownTopic
 from cordwood.wording import counted
 
 _partitions_option = click.option(
-    "--partitions", metavar="N", type=click.IntRange(1), help="How many partitions."
+    "--partitions", metavar="N", type=click.IntRange(1), help="The number of partitions."
 )
 _config_option = click.option(
     "--config",
     metavar="KEY=VALUE",
     multiple=True,
-    callback=pairs("KEY=VALUE, as retention.ms=3600000"),
+    callback=pairs("KEY=VALUE, such as retention.ms=3600000"),
     help="A setting of the topic, under Kafka's name.",
 )
 
@@ -38,7 +38,7 @@ def topic() -> None:
 @_config_option
 @place_options
 def create(name: str, partitions: int | None, config: Mapping[str, str], place: CommandTarget) -> None:
-    """Create a topic, and the data directory if there is none.
+    """Create a topic, and the data directory if it does not exist.
 
     Example: cordwood topic create orders --partitions 3 --config segment.bytes=67108864
     """
@@ -48,11 +48,11 @@ def create(name: str, partitions: int | None, config: Mapping[str, str], place: 
 
 
 @topic.command(name="list")
-@click.option("--internal", is_flag=True, help="Also those that the broker keeps for itself.")
+@click.option("--internal", is_flag=True, help="Also list internal topics.")
 @json_option
 @place_options
 def list_(internal: bool, as_json: bool, place: CommandTarget) -> None:
-    """List the topics there are.
+    """List the topics.
 
     Example: cordwood topic list --json
     """
@@ -74,7 +74,7 @@ def _offsets(count: int | None) -> int | str:
 @json_option
 @place_options
 def describe(name: str, as_json: bool, place: CommandTarget) -> None:
-    """Show where each partition of a topic stands, and its settings.
+    """Show the offsets and sizes of a topic's partitions, and its settings.
 
     Example: cordwood topic describe orders
     """
@@ -98,14 +98,14 @@ def describe(name: str, as_json: bool, place: CommandTarget) -> None:
 @click.argument("name")
 @_partitions_option
 @_config_option
-@click.option("--unset", metavar="KEY", multiple=True, help="Take a setting of the topic back.")
+@click.option("--unset", metavar="KEY", multiple=True, help="Remove a setting of the topic.")
 @place_options
 def alter(
     name: str, partitions: int | None, config: Mapping[str, str], unset: tuple[str, ...], place: CommandTarget
 ) -> None:
-    """Give a topic more partitions or other settings.
+    """Change the number of partitions or the settings of a topic.
 
-    Keys go to other partitions once there are more of them; what is stored stays where it is.
+    With more partitions, keys map to other partitions; stored records stay where they are.
 
     Example: cordwood topic alter orders --partitions 6 --config cordwood.sync=ms:100
     """
@@ -118,10 +118,10 @@ def alter(
 
 @topic.command()
 @click.argument("name")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @place_options
 def delete(name: str, dry_run: bool, place: CommandTarget) -> None:
-    """Delete a topic and everything in it.
+    """Delete a topic and all its records.
 
     Example: cordwood topic delete orders --dry-run
     """

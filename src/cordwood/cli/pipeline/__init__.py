@@ -1,4 +1,4 @@
-"""``cordwood pipeline``: jobs on Spark. Several on one line share a session and the options of place."""
+"""``cordwood pipeline``: jobs on Spark. Several jobs on one line share a session and their common options."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import importlib
 
 import click
 
-# Each job: the place of its command, and its line in the overview.
+# Each job: the module and function of its command, and its line in the overview.
 _JOBS: dict[str, tuple[str, str]] = {
-    "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic, however many keys it has."),
-    "convert": ("cordwood.cli.pipeline.convert:convert", "A topic into one with other settings."),
-    "export": ("cordwood.cli.pipeline.export:export", "Topics as Parquet files, incrementally."),
-    "stats": ("cordwood.cli.pipeline.stats:stats", "Sizes, rates, key skew and times of topics."),
-    "ingest": ("cordwood.cli.pipeline.ingest:ingest", "Files or a query into a topic."),
-    "materialize": ("cordwood.cli.pipeline.materialize:materialize", "The latest of each key, or windows."),
+    "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic with any number of keys."),
+    "convert": ("cordwood.cli.pipeline.convert:convert", "Copy a topic to one with other settings."),
+    "export": ("cordwood.cli.pipeline.export:export", "Write topics as Parquet files, incrementally."),
+    "stats": ("cordwood.cli.pipeline.stats:stats", "Show sizes, rates, key skew and times."),
+    "ingest": ("cordwood.cli.pipeline.ingest:ingest", "Publish files or a query to a topic."),
+    "materialize": (
+        "cordwood.cli.pipeline.materialize:materialize",
+        "Store the latest of each key, or windows.",
+    ),
     "reindex": ("cordwood.cli.pipeline.reindex:reindex", "Rebuild the indexes of a data directory."),
     "run": ("cordwood.cli.pipeline.run:run", "Run a declarative pipeline."),
     "verify": ("cordwood.cli.pipeline.verify:verify", "Check every byte of a data directory."),

@@ -13,7 +13,7 @@ from cordwood.cli.pipeline.line import CommandLine, job_options
 
 @click.command()
 @click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to compact.")
-@click.option("--force", is_flag=True, help="Compact however little there is to compact.")
+@click.option("--force", is_flag=True, help="Compact regardless of min.cleanable.dirty.ratio.")
 @job_options()
 def compact(line: CommandLine, topic: str, force: bool) -> None:
     """Keep the last record of each key of a topic, in a data directory that every executor sees.

@@ -15,13 +15,13 @@ from cordwood.wording import counted
 
 @click.command()
 @click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to read.")
-@click.option("--to", metavar="TOPIC", required=True, help="The topic to make.")
+@click.option("--to", metavar="TOPIC", required=True, help="The topic to create.")
 @click.option(
     "--config",
     metavar="KEY=VALUE",
     multiple=True,
     callback=pairs("KEY=VALUE, a setting of the new topic"),
-    help="A setting of the new topic, as cordwood.format=frame. May be given again.",
+    help="A setting of the new topic, such as cordwood.format=frame. Repeatable.",
 )
 @job_options()
 def convert(line: CommandLine, topic: str, to: str, config: Mapping[str, str]) -> None:
@@ -41,4 +41,4 @@ def convert(line: CommandLine, topic: str, to: str, config: Mapping[str, str]) -
         print_json(asdict(report))
         return
     places = f"{counted(report.records, 'record')} in {counted(report.partitions, 'partition')}"
-    click.echo(f"{to}: made of {topic}: {places}")
+    click.echo(f"{to}: created from {topic}: {places}")

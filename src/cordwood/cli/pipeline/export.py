@@ -12,8 +12,8 @@ from cordwood.wording import bytes_text, counted
 
 @click.command()
 @click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="A topic [all].")
-@click.option("--to", metavar="DIR", required=True, help="Where files go; every executor must see it.")
-@click.option("--skip-lost", is_flag=True, help="Go on where records were removed before they were exported.")
+@click.option("--to", metavar="DIR", required=True, help="The output directory; every executor must see it.")
+@click.option("--skip-lost", is_flag=True, help="Continue if records were removed before their export.")
 @job_options(address=True)
 def export(topics: tuple[str, ...], to: str, skip_lost: bool, line: CommandLine) -> None:
     """Write topics as Parquet; run it again to add new records.
@@ -34,7 +34,7 @@ def export(topics: tuple[str, ...], to: str, skip_lost: bool, line: CommandLine)
         print_json(msgspec.to_builtins(report, str_keys=True))
         return
     if report.completed:
-        click.echo("completed a run that had not ended")
+        click.echo("completed an interrupted run")
     for sentence in report.lost:
         click.echo(f"skipped: {sentence}")
     rows = [

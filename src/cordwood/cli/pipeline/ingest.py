@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, made if it is missing.")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, created if it is missing.")
 @click.option(
     "--from", "files", metavar="FILE", multiple=True, help="A file, a folder or a glob; repeatable."
 )
-@click.option("--query", metavar="SQL", help="Rows of a query instead, in Spark's SQL.")
+@click.option("--query", metavar="SQL", help="A query in Spark SQL whose rows are published instead.")
 @click.option(
     "--format",
     "kind",
     type=click.Choice(["parquet", "csv", "json"]),
-    help="What the files are, if their names do not say it; json is a line each.",
+    help="The format of the files, if their names do not show it; json is one object per line.",
 )
 @click.option(
     "-O",
@@ -35,23 +35,21 @@ if TYPE_CHECKING:
     metavar="KEY=VALUE",
     multiple=True,
     callback=pairs("KEY=VALUE, an option of Spark's reader"),
-    help="An option of Spark's reader, as sep=';' or mode=DROPMALFORMED.",
+    help="An option of Spark's reader, such as sep=';' or mode=DROPMALFORMED.",
 )
-@click.option("--key", metavar="COLUMN", help="The column of keys; without it there are none.")
-@click.option("--value", metavar="COLUMN", help="The column of values; the whole row as JSON if not given.")
-@click.option(
-    "--timestamp", metavar="COLUMN", help="The column of times, or of milliseconds; now if not given."
-)
+@click.option("--key", metavar="COLUMN", help="The column of keys [no keys].")
+@click.option("--value", metavar="COLUMN", help="The column of values [the whole row as JSON].")
+@click.option("--timestamp", metavar="COLUMN", help="The column of times or milliseconds [now].")
 @click.option("--partition", metavar="COLUMN", help="The column of partition numbers.")
 @click.option(
     "--partitioner",
     type=click.Choice(["key", "round-robin"]),
     default="key",
     show_default=True,
-    help="Where rows go that do not say it: as every Kafka client sends keys, or evenly.",
+    help="The partition of rows without --partition: by key as in every Kafka client, or evenly.",
 )
 @click.option(
-    "--partitions", metavar="N", type=click.IntRange(1), help="How many partitions a new topic gets."
+    "--partitions", metavar="N", type=click.IntRange(1), help="The number of partitions of a new topic."
 )
 @click.option("--id", "name", metavar="NAME", help="Publish once under this name: a second run does nothing.")
 @click.option(
@@ -60,7 +58,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="With --id, the next load of that name; lower ones are then done with.",
+    help="With --id, the version of the load; lower versions of that name are then ignored.",
 )
 @job_options(address=True)
 def ingest(
@@ -126,19 +124,19 @@ def _check(
     name: str | None,
     version: int,
 ) -> None:
-    """Refuse options that contradict each other."""
+    """Raise click.UsageError for options that contradict each other."""
     if bool(files) == (query is not None):
-        raise click.UsageError("give what to ingest: --from or --query, one of them.")
+        raise click.UsageError("give either --from or --query.")
     if query is not None and (kind is not None or reader):
-        raise click.UsageError("--format and -O are for the files of --from.")
+        raise click.UsageError("--format and -O need --from.")
     if partition is not None and partitioner != "key":
-        raise click.UsageError("--partition says where rows go, so --partitioner cannot.")
+        raise click.UsageError("give --partition or --partitioner, not both.")
     if name is None and version:
-        raise click.UsageError("--version is that of an --id: give both.")
+        raise click.UsageError("--version needs --id.")
 
 
 def _sentence(report: IngestReport) -> str:
     if not report.published:
-        return f"{report.topic}: nothing to do, {report.name} version {report.version} was published before"
+        return f"{report.topic}: nothing to do, {report.name} version {report.version} is already published"
     under = "" if report.name is None else f", as {report.name} version {report.version}"
     return f"{report.topic}: {counted(report.records, 'record')} published{under}"

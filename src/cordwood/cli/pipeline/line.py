@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cordwood.spark.jobs import LogPlace
 
 _LINE = "cordwood.pipeline.line"
-#: How often the progress of tasks is shown on a terminal, in seconds.
+#: The interval at which the progress of tasks is shown on a terminal, in seconds.
 _REFRESH_SECONDS = 0.2
 
 
@@ -76,7 +76,7 @@ class CommandLine:
             with as_one_sentence(), _tasks_shown(spark, doing):
                 yield spark
         except JobFailed as error:
-            # Spark's own sentence often lacks the reason, which is in its log; ours has it.
+            # Spark's own message often lacks the reason, which is in its log, so the error names the log.
             if self.log_file is None or not error.unexplained:
                 raise
             kept, self.log_file = self.log_file, None
@@ -175,7 +175,7 @@ def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Call
             click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object."),
         ]
         if address:
-            help_text = "A broker, ours or any Kafka, instead of a directory."
+            help_text = "A broker, Cordwood or Kafka, instead of a directory."
             decorators.insert(1, click.option("--bootstrap", metavar="HOST:PORT", help=help_text))
         for decorator in reversed(decorators):
             job = decorator(job)

@@ -1,4 +1,4 @@
-"""``cordwood pipeline materialize``: the latest of each key, or windows, as a table or a topic."""
+"""``cordwood pipeline materialize``: the latest record of each key, or windows, as a table or a topic."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ _LATE = "10 minutes"
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic that is read.")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to read.")
 @click.option("--latest", is_flag=True, help="The last record of each key; a tombstone removes it.")
-@click.option("--window", metavar="DURATION", help="Counts and sums in windows of, say, '15 minutes'.")
+@click.option("--window", metavar="DURATION", help="Counts and sums in windows, such as '15 minutes'.")
 @click.option("--value-schema", "schema", metavar="DDL", help="Fields of the JSON values: 'item string, …'.")
-@click.option("--sum", "sums", metavar="COLUMN", multiple=True, help="Add up a field; repeatable.")
+@click.option("--sum", "sums", metavar="COLUMN", multiple=True, help="The sum of a field; repeatable.")
 @click.option(
     "--avg", "averages", metavar="COLUMN", multiple=True, help="The average of a field; repeatable."
 )
 @click.option(
-    "--group", "groups", metavar="COLUMN", multiple=True, help="By a field, or key or partition; repeatable."
+    "--group",
+    "groups",
+    metavar="COLUMN",
+    multiple=True,
+    help="Group by a field, key or partition. Repeatable.",
 )
-@click.option(
-    "--time", metavar="COLUMN", help="The field that says when; the record's timestamp if not given."
-)
+@click.option("--time", metavar="COLUMN", help="The field with the time [the record's timestamp].")
 @click.option(
     "--watermark",
     "late",
     metavar="DURATION",
-    help=f"How late records may come, with --checkpoint [{_LATE}].",
+    help=f"How late records may arrive, with --checkpoint [{_LATE}].",
 )
-@click.option("--final", is_flag=True, help="Only windows that no record can come for, with --checkpoint.")
-@click.option("--skip-malformed", is_flag=True, help="Leave out values that do not parse, else the job ends.")
-@click.option("--to", "table", metavar="DIR", help="A Parquet table, replaced all at once.")
-@click.option("--to-topic", "to", metavar="TOPIC", help="A compacted topic, made if it is missing.")
-@click.option("--checkpoint", metavar="DIR", help="Add what came since the last run, which this remembers.")
-@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C, with --checkpoint.")
+@click.option("--final", is_flag=True, help="Only windows that can get no more records, with --checkpoint.")
+@click.option("--skip-malformed", is_flag=True, help="Skip values that do not parse instead of failing.")
+@click.option("--to", "table", metavar="DIR", help="A Parquet table, replaced atomically.")
+@click.option("--to-topic", "to", metavar="TOPIC", help="A compacted topic, created if it is missing.")
+@click.option("--checkpoint", metavar="DIR", help="Store progress here; add only records since the last run.")
+@click.option("--continuous", is_flag=True, help="Run until Ctrl-C, with --checkpoint.")
 @job_options(address=True)
 def materialize(
     topic: str,
@@ -67,7 +69,7 @@ def materialize(
     continuous: bool,
     line: CommandLine,
 ) -> None:
-    """Create a table or a compacted topic from a topic: the latest of each key, or windowed sums.
+    """Create a table or a compacted topic from a topic: the latest record of each key, or windowed sums.
 
     Without --checkpoint the whole topic is read and the result replaced: to a topic, only changes are
     published. With it, only new records are read and merged, with the same result unless a record is later
@@ -80,15 +82,15 @@ def materialize(
         "--watermark": late, "--final": final, "--skip-malformed": skip_malformed,
     }  # fmt: skip
     if latest == (window is not None):
-        raise click.UsageError("give what to make of the topic: --latest or --window, one of them.")
+        raise click.UsageError("give either --latest or --window.")
     if latest and any(of_windows.values()):
         given = next(name for name, value in of_windows.items() if value)
-        raise click.UsageError(f"{given} is for --window.")
+        raise click.UsageError(f"{given} needs --window.")
     if (table is None) == (to is None):
-        raise click.UsageError("give where to put it: --to or --to-topic, one of them.")
+        raise click.UsageError("give either --to or --to-topic.")
     for name, value in {"--continuous": continuous, "--watermark": late, "--final": final}.items():
         if value and checkpoint is None:
-            raise click.UsageError(f"{name} needs a --checkpoint.")
+            raise click.UsageError(f"{name} needs --checkpoint.")
     if to == topic:
         raise click.UsageError("--to-topic must be another topic.")
     place = line.place()
@@ -111,7 +113,7 @@ def materialize(
 
 @contextlib.contextmanager
 def _stopping(wanted: bool) -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set in the block, if *wanted*; they do nothing else then."""
+    """Yield an event; if *wanted*, Ctrl-C and SIGTERM in the block only set it."""
     stop = threading.Event()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield stop

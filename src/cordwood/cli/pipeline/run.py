@@ -14,7 +14,7 @@ from cordwood.cli.pipeline.line import CommandLine, job_options
 
 _WARNING = (
     "A full refresh discards the progress of flows and rebuilds tables. Topics that the pipeline writes "
-    "to keep what they have, and get everything once more."
+    "keep their records and get all records once more."
 )
 
 
@@ -41,8 +41,8 @@ class _FileFirst(click.Command):
 
 @click.command(cls=_FileFirst)
 @click.argument("file", metavar="FILE")
-@click.option("--storage", metavar="DIR", help="Where checkpoints and tables are, instead of what FILE says.")
-@click.option("--full-refresh", is_flag=True, help="Start from the beginning: topics get all records again.")
+@click.option("--storage", metavar="DIR", help="The directory of checkpoints and tables; overrides FILE.")
+@click.option("--full-refresh", is_flag=True, help="Start from the beginning; topics get all records again.")
 @click.option("--yes", is_flag=True, help="Do not ask before a full refresh.")
 @job_options()
 def run(file: str, storage: str | None, full_refresh: bool, yes: bool, line: CommandLine) -> None:

@@ -20,7 +20,7 @@ _BAR = 40
 @click.command()
 @click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="A topic [all].")
 @click.option(
-    "--picture", metavar="FILE.png", type=click.Path(dir_okay=False), help="Draw it into this file as well."
+    "--picture", metavar="FILE.png", type=click.Path(dir_okay=False), help="Also draw a picture to this file."
 )
 @click.option(
     "--keys", metavar="N", type=click.IntRange(0), default=5, show_default=True, help="Frequent keys to show."
@@ -31,14 +31,14 @@ _BAR = 40
     type=click.IntRange(1),
     default=24,
     show_default=True,
-    help="Times to tell apart.",
+    help="The number of intervals in the histogram of times.",
 )
 @job_options(address=True)
 def stats(topics: tuple[str, ...], picture: str | None, keys: int, buckets: int, line: CommandLine) -> None:
     """Show sizes, rates, key skew and times of topics, of all topics without -t.
 
     Bytes are those of keys and values; the size on disk is that of the segments, known only for a directory.
-    The number of keys is an estimate. A skew of 1 is even; 2 is twice that in one partition.
+    The number of keys is an estimate. A skew of 1 is even; 2 means that one partition has twice its share.
 
     Example: cordwood pipeline stats --data data -t orders --picture orders.png
     """

@@ -15,14 +15,14 @@ from cordwood.cli.records.rendering import Render, formatter, json_lines, parse_
 
 @click.command()
 @click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
-@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition; all by default.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition [all].")
 @click.option(
     "-o",
     "--offset",
     metavar="OFFSET",
     callback=parse_start,
     default="beginning",
-    help="Where to begin: beginning (the default), end, N, -N for the last N, s@MS for a time.",
+    help="The first record: beginning (the default), end, N, -N for the last N, s@MS for a time.",
 )
 @click.option(
     "-e", "--exit", "to_end", is_flag=True, help="End at the last record instead of waiting for more."
@@ -35,14 +35,14 @@ from cordwood.cli.records.rendering import Render, formatter, json_lines, parse_
     metavar="FORMAT",
     callback=parse_format,
     default="%s\\n",
-    help="What to print: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers, "
+    help="The format: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers, "
     "%K and %S lengths, %%, \\n, \\t, \\xHH [%s\\n].",
 )
 @click.option("-J", "as_json", is_flag=True, help="Print each record as a JSON object.")
 @click.option(
-    "-G", "--group", metavar="GROUP", help="Go on where this group stands, and commit what was printed."
+    "-G", "--group", metavar="GROUP", help="Start at the offsets of this group, and commit printed records."
 )
-@click.option("-Z", "null", is_flag=True, help="Print NULL for a key or value that is not there.")
+@click.option("-Z", "null", is_flag=True, help="Print NULL for a missing key or value.")
 @place_options
 def consume(
     topic: str,
@@ -74,9 +74,7 @@ def consume(
             _print(backend.read(topic, begin, to_end=to_end), render, count, {})
             return
         if partition is not None or offset not in (BEGINNING, END):
-            raise click.UsageError(
-                "with -G the group decides: no -p, and -o is beginning or end for a new group."
-            )
+            raise click.UsageError("-G excludes -p, and allows -o beginning or -o end only, for a new group.")
         backend = stack.enter_context(place.writing())
         chunks = backend.read_group(topic, group, from_beginning=offset == BEGINNING, to_end=to_end)
         printed: dict[int, int] = {}

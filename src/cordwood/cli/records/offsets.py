@@ -1,4 +1,4 @@
-"""``-o``: where to begin, in kcat's syntax."""
+"""The option ``-o``: the first record to read, in kcat's syntax."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Start(NamedTuple):
-    """Where to begin in every partition: at an end, an offset, a count before the end, or a time."""
+    """The first record in every partition: an end, an offset, a count before the end, or a time."""
 
     kind: Literal["beginning", "end", "offset", "last", "time"]
     amount: int = 0
@@ -49,7 +49,7 @@ def chosen(backend: Backend, topic: str, partition: int | None) -> dict[int, Off
     """Return the offsets of one partition, or of all.
 
     Raises:
-        UnknownTopic: If there is no such topic or partition.
+        UnknownTopic: If the topic or partition does not exist.
     """
     offsets = backend.offsets(topic)
     if partition is None:
@@ -63,7 +63,7 @@ def starts(backend: Backend, topic: str, offsets: Mapping[int, OffsetRange], sta
     """Return the offset of *start* in each partition of *offsets*.
 
     Raises:
-        CordwoodError: If there is no such offset; names the partition and both bounds.
+        CordwoodError: If the offset does not exist; names the partition and both bounds.
     """
     found = {}
     for partition, (low, end) in ((number, (each.start, each.end)) for number, each in offsets.items()):
@@ -82,7 +82,7 @@ def starts(backend: Backend, topic: str, offsets: Mapping[int, OffsetRange], sta
                     error = OffsetOutOfRange(start.amount, low, end)
                     raise CordwoodError(
                         f"partition {partition} of topic {topic}: {error}, its first offset and its end; "
-                        "take one of these, beginning, end, or -N for the last N"
+                        "use one of these, beginning, end, or -N for the last N"
                     ) from error
                 found[partition] = start.amount
     return found

@@ -21,12 +21,10 @@ READ_BYTES = 1 << 20
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, made if it is missing.")
-@click.option(
-    "-p", "--partition", metavar="N", type=click.IntRange(0), help="The partition; by key if not given."
-)
-@click.option("-K", "separator", metavar="SEP", help="What stands between key and value in a line.")
-@click.option("-Z", "null", is_flag=True, help="With -K, take an empty key or value for none at all.")
+@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, created if it is missing.")
+@click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="The partition [by key].")
+@click.option("-K", "separator", metavar="SEP", help="The separator of key and value in a line.")
+@click.option("-Z", "null", is_flag=True, help="With -K, treat an empty key or value as null.")
 @click.option(
     "-H",
     "headers",
@@ -43,7 +41,7 @@ def produce(
     headers: tuple[str, ...],
     place: CommandTarget,
 ) -> None:
-    r"""Append lines from standard input to a topic, with kcat's flags: a record a line, none for empty lines.
+    r"""Append lines from standard input to a topic, with kcat's flags. Empty lines are skipped.
 
     Lines that arrive together are appended and synced together. A line without the separator is a value
     without a key. A directory that a server holds is written through that server.

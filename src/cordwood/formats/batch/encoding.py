@@ -47,7 +47,7 @@ CRC = struct.Struct(">I")
 
 
 class BatchOptions(NamedTuple):
-    """What the header of a batch to encode says beside its records.
+    """The header fields of a batch to encode that do not follow from its records.
 
     ``attributes`` takes LOG_APPEND_TIME, TRANSACTIONAL and CONTROL; ``level`` is the compression's own.
     """

@@ -1,4 +1,4 @@
-"""Columns of byte strings and numbers in the layout of Arrow, to fill and to read."""
+"""Writing and reading of columns of byte strings and numbers in Arrow's layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pack(code: str, numbers: Sequence[int]) -> bytes:
 
 
 def lay_out(items: Sequence[bytes | None]) -> BinaryBuffers:
-    """Lay out byte strings as Arrow does."""
+    """Return byte strings in Arrow's layout."""
     offsets, data = [0], bytearray()
     validity = bytearray((len(items) + 7) // 8)
     for i, item in enumerate(items):
@@ -32,13 +32,13 @@ def lay_out(items: Sequence[bytes | None]) -> BinaryBuffers:
 
 
 def numbers_of(buffer: Buffer, code: Literal["i", "q"]) -> memoryview:
-    """Return the whole numbers of a buffer; what is left over at its end is not one."""
+    """Return the numbers in a buffer; incomplete bytes at its end are ignored."""
     size = struct.calcsize(code)
     return memoryview(buffer).cast("B")[: len(buffer) // size * size].cast(code)
 
 
 class ColumnSource:
-    """A byte-string column to encode from, every offset checked before it is followed."""
+    """A byte-string column to encode. Every offset is checked before it is used."""
 
     def __init__(self, column: BinaryBuffers) -> None:
         self.offsets = numbers_of(column.offsets, "i")
@@ -63,7 +63,7 @@ class ColumnSource:
 
 
 class HeaderSource:
-    """A column of header lists to encode from."""
+    """A column of header lists to encode."""
 
     def __init__(self, column: HeaderBuffers, rows: int) -> None:
         self.offsets = numbers_of(column.offsets, "i")

@@ -1,4 +1,4 @@
-"""Remember the last offset of each key, and copy records that stay."""
+"""Store the last offset of each key, and copy the records that are kept."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cordwood.kernels.reference.columns import ColumnSource, numbers_of
 class KeyMap:
     """The last offset of each key, for at most *capacity* keys.
 
-    The compiled one keeps 24 bytes a slot, whatever the length of the keys: a hash of 128 bits under a
-    *secret* of 16 bytes stands for each. One caller at a time.
+    The compiled map takes 24 bytes per slot, for keys of any length: it stores a hash of 128 bits under a
+    *secret* of 16 bytes for each key. One caller at a time.
     """
 
     def __init__(self, capacity: int, secret: bytes) -> None:
@@ -31,10 +31,10 @@ class KeyMap:
     def note(
         self, column: BinaryBuffers, offsets: Buffer, rows: int, start: int = 0, known: bool = False
     ) -> int:
-        """Take note of the keys of *rows* records from row *start* on, and return the row it stopped at.
+        """Add the keys of *rows* records from row *start* on; return the row after the last added one.
 
-        That is *rows*, unless a key did not fit any more: all before it were noted. Null keys are left out,
-        and with *known* so are keys that were not noted before.
+        That is *rows*, unless the map is full: then all keys before that row are added. Skips null keys, and
+        with *known* all keys that the map does not have.
         """
         keys, each = _keyed_rows(column, offsets, rows, start)
         for i in range(start, rows):
@@ -47,7 +47,7 @@ class KeyMap:
         return rows
 
     def superseded(self, column: BinaryBuffers, offsets: Buffer, rows: int) -> bytearray:
-        """Return a byte for each of *rows* records: 1 where its key is known to have a later one, else 0."""
+        """Return one byte for each of *rows* records: 1 if its key has a later offset in the map, else 0."""
         keys, each = _keyed_rows(column, offsets, rows, 0)
         found = bytearray(rows)
         for i in range(rows):
@@ -70,8 +70,8 @@ def keep_records(
 ) -> tuple[Buffer, int, int]:
     """Return the bytes of those of *count* records in [start, stop) whose byte in *dropped* is 0.
 
-    Record i has byte ``first + i``. Also returns how many they are, and the largest of their timestamp
-    deltas. Records stay as they are, each with its own deltas.
+    Record i has byte ``first + i``. Also returns their number and their largest timestamp delta. The bytes of
+    each record are unchanged.
 
     Raises:
         ValueError: Unless the bytes are exactly *count* whole records.
@@ -99,7 +99,7 @@ def keep_records(
 
 
 def _plain_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Return the position after a zig-zag varint and its value; -1 where it does not end."""
+    """Return the position after a zig-zag varint and its value; the position is -1 if it is incomplete."""
     raw = 0
     for shift in range(0, 70, 7):
         if position >= len(data):

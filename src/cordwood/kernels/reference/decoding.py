@@ -42,12 +42,12 @@ def scan_headers(
     epoch_low: int,
     epoch_high: int,
 ) -> tuple[Buffer, int, int]:
-    """Read batch headers from *start* up to *stop* until one is not whole or not valid.
+    """Read batch headers from *start* up to *stop* until one is incomplete or invalid.
 
-    A header is valid if its magic is 2, its size lies within [61, *size_max*], its offsets start at
-    or after *next_offset* and then after the batch before it (where *dense*, exactly there), and its
-    leader epoch lies within [*epoch_low*, *epoch_high*] and not below that of the batch before it.
-    Checksums are not looked at, records neither.
+    A header is valid if its magic is 2, its size is within [61, *size_max*], its offsets start at or after
+    *next_offset*, and then at or after the end of the previous batch (if *dense*, exactly there), and its
+    leader epoch is within [*epoch_low*, *epoch_high*] and not below that of the previous batch. Checksums and
+    records are not checked.
 
     Returns:
         The header table (a row of `HeaderColumn` int64 values per batch), the position where the
@@ -59,7 +59,7 @@ def scan_headers(
     position = start
     while position < stop:
         head = view[position : min(position + HEADER_SIZE, stop)]
-        # Fewer zeros than a header are no sign of anything: a base offset begins with some.
+        # Fewer zero bytes than a header prove nothing: a base offset begins with some.
         if len(head) < HEADER_SIZE:
             return table, position, Stop.SHORT
         if not any(head):
@@ -101,12 +101,12 @@ def walk_records(
 
     Returns the largest timestamp and the size of the largest record, its length field included.
 
-    Offset deltas must rise and not exceed *last_offset_delta*; where *dense*, they must be 0, 1, 2, ….
-    An empty batch has no timestamp, -1, and no size, 0. *compressed_at* is the position of the batch if
-    the bytes were decompressed, -1 if they are the batch's own.
+    Offset deltas must ascend and not exceed *last_offset_delta*; if *dense*, they must be 0, 1, 2, …. For an
+    empty batch the timestamp is -1 and the size 0. *compressed_at* is the position of the batch if the bytes
+    were decompressed, else -1.
 
     Raises:
-        InvalidBatch: With position, expectation and finding of the first thing that is wrong.
+        InvalidBatch: For the first fault, with its position, expectation and finding.
     """
     check_bounds(buffer, start, stop)
     reader = RecordReader(buffer, start, stop, compressed_at)
@@ -164,11 +164,11 @@ def decode_rows(
 def decode_columns(
     buffer: Buffer, table: Buffer, payloads: Sequence[Buffer | None], want: int
 ) -> ColumnBuffers:
-    """Decode the batches of a header *table* to one buffer per wanted column.
+    """Decode the batches of a header *table* to one buffer per requested column.
 
-    ``payloads[i]`` holds the decompressed records of batch i, or is None where they stand in *buffer*
-    as they are. Every record is checked whether or not its columns are wanted. At most 2 GiB of
-    records in one call, because the offsets of a byte-string column are 32 bits wide.
+    ``payloads[i]`` has the decompressed records of batch i, or is None if its records in *buffer* are not
+    compressed. Every record is checked, whichever columns are requested. At most 2 GiB of records per call,
+    because the offsets of a byte-string column have 32 bits.
     """
     rows = list(TABLE_ROW.iter_unpack(memoryview(table)))
     if len(payloads) != len(rows):
@@ -193,7 +193,7 @@ def decode_columns(
 
 
 class _Columns:
-    """Columns being filled, as lists; laid out as Arrow buffers at the end."""
+    """Columns under construction, as lists; converted to Arrow buffers at the end."""
 
     def __init__(self) -> None:
         self.offsets: list[int] = []

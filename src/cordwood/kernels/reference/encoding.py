@@ -20,7 +20,7 @@ def encode_columns(
 ) -> tuple[bytearray, int, int, int]:
     """Encode rows [start, stop) as the records of one batch, after *headroom* zero bytes for its header.
 
-    Offset deltas are 0, 1, 2, … or, where *columns* has offsets, the distance from the first.
+    Offset deltas are 0, 1, 2, … or, if *columns* has offsets, the differences from the first offset.
 
     Returns:
         Headroom and records, the base and the largest timestamp, and the last offset delta.
@@ -56,10 +56,10 @@ def encode_rows(
 ) -> tuple[bytearray, int, int, int]:
     """Encode ``(key, value[, headers[, timestamp]])`` rows as the records of one batch.
 
-    Returns what `encode_columns` returns; the last offset delta is -1 where there are no rows.
+    Returns the same as `encode_columns`; the last offset delta is -1 if there are no rows.
 
     Raises:
-        RecordRefused: If a row is not of that form. Nothing is kept of the others.
+        RecordRefused: If a row does not have that form. No row is encoded.
     """
     out = bytearray(headroom)
     base_timestamp = max_timestamp = 0

@@ -1,4 +1,4 @@
-"""Find the partition of a key as Kafka's default partitioner does."""
+"""The partition of a key, by Kafka's default partitioner."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def partition_keys(column: BinaryBuffers, rows: int, partitions: int, keyless: int) -> bytearray:
-    """Return the partition of each key of a column as int32, as Kafka's default partitioner has it.
+    """Return the partition of each key of a column as int32, by Kafka's default partitioner.
 
     A null key gets *keyless*.
     """

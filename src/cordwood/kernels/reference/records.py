@@ -1,4 +1,4 @@
-"""Read records one by one, and refuse the first field that is wrong."""
+"""Read records one by one, and refuse the first invalid field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cordwood.kernels.layout import (
 
 
 class RecordReader:
-    """Reads records from a buffer, raising the error that names the first field that is wrong."""
+    """Reads records from a buffer. Raises InvalidBatch, which names the first invalid field."""
 
     def __init__(self, buffer: Buffer, start: int, stop: int, compressed_at: int) -> None:
         self.view = memoryview(buffer).cast("B")
@@ -57,7 +57,7 @@ class RecordReader:
                 raise self.error(FieldFault.CUT_OFF, field, start, found=end - start)
             byte = self.view[self.position]
             self.position += 1
-            # The last byte may only carry the bits that are left, and must be the last.
+            # The last byte may only have the remaining bits, and must end the varint.
             if shift + 7 > bits and byte >> (bits - shift):
                 raise self.error(FieldFault.VARINT_TOO_LONG, field, start, high=bits)
             raw |= (byte & 0x7F) << shift

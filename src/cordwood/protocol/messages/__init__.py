@@ -1,4 +1,4 @@
-"""The messages of every API, declared as data: a module a theme."""
+"""The messages of every API, declared as data: one module per subject."""
 
 from cordwood.protocol.messages import (
     api_versions,

@@ -1,4 +1,4 @@
-"""ApiVersions: the first thing a client asks, and the one request it may send at a version unknown here."""
+"""ApiVersions: a client's first request, the only one that may come in an unsupported version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, boolean, int16, int32, int64, messag
 
 @message
 class ApiVersionsRequest:
-    """Ask which APIs are spoken."""
+    """Request the supported APIs."""
 
     client_software_name: str = string("3+")
     client_software_version: str = string("3+")
@@ -15,7 +15,7 @@ class ApiVersionsRequest:
 
 @message
 class ApiVersion:
-    """One API and the versions of it that are spoken, both bounds included."""
+    """One API and its supported versions, both bounds included."""
 
     api_key: int = int16("0+")
     min_version: int = int16("0+")
@@ -24,7 +24,7 @@ class ApiVersion:
 
 @message
 class SupportedFeatureKey:
-    """A feature of the cluster that this broker can run."""
+    """A feature of the cluster that this broker supports."""
 
     name: str = string("3+")
     min_version: int = int16("3+")
@@ -33,7 +33,7 @@ class SupportedFeatureKey:
 
 @message
 class FinalizedFeatureKey:
-    """A feature of the cluster that is switched on."""
+    """An enabled feature of the cluster."""
 
     name: str = string("3+")
     max_version_level: int = int16("3+")
@@ -42,7 +42,7 @@ class FinalizedFeatureKey:
 
 @message
 class ApiVersionsResponse:
-    """The APIs spoken here. At error 35 it is version 0, whatever the request was."""
+    """The supported APIs. With error 35 the response has version 0, for any version of the request."""
 
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")

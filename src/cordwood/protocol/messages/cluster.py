@@ -1,4 +1,4 @@
-"""The cluster for administrators: DescribeCluster, DescribeTopicPartitions, DescribeLogDirs."""
+"""Descriptions of the cluster: DescribeCluster, DescribeTopicPartitions, DescribeLogDirs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cordwood.protocol.schema import array, boolean, int8, int16, int32, int64, 
 
 @message
 class DescribeClusterRequest:
-    """Ask for the brokers."""
+    """Request the brokers."""
 
     include_cluster_authorized_operations: bool = boolean("0+")
     endpoint_type: int = int8("1+", default=1)
@@ -17,7 +17,7 @@ class DescribeClusterRequest:
 
 @message
 class DescribeClusterBroker:
-    """A broker, and where clients reach it."""
+    """A broker and its address for clients."""
 
     broker_id: int = int32("0+")
     host: str = string("0+")
@@ -42,14 +42,14 @@ class DescribeClusterResponse:
 
 @message
 class TopicRequest:
-    """A topic asked for."""
+    """A requested topic."""
 
     name: str = string("0+")
 
 
 @message
 class TopicCursor:
-    """The first partition that did not fit the answer, or from which to go on."""
+    """The first partition of the next page."""
 
     topic_name: str = string("0+")
     partition_index: int = int32("0+")
@@ -57,7 +57,7 @@ class TopicCursor:
 
 @message
 class DescribeTopicPartitionsRequest:
-    """Ask for topics and their partitions, a page at a time."""
+    """Request topics and their partitions, one page at a time."""
 
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2000)
@@ -95,7 +95,7 @@ class DescribeTopicPartitionsResponseTopic:
 
 @message
 class DescribeTopicPartitionsResponse:
-    """A page of topics, and where the next one begins, if there is one."""
+    """A page of topics, and the start of the next page or null."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
@@ -104,7 +104,7 @@ class DescribeTopicPartitionsResponse:
 
 @message
 class DescribableLogDirTopic:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     topic: str = string("0+")
     partitions: list[int] = array(int32, "0+")
@@ -112,14 +112,14 @@ class DescribableLogDirTopic:
 
 @message
 class DescribeLogDirsRequest:
-    """Ask what is on the disks; null stands for all topics."""
+    """Request the sizes of partitions; null means all topics."""
 
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, "0+", nullable="0+")
 
 
 @message
 class DescribeLogDirsPartition:
-    """A partition and its size on the disk."""
+    """A partition and its size in bytes."""
 
     partition_index: int = int32("0+")
     partition_size: int = int64("0+")
@@ -137,7 +137,7 @@ class DescribeLogDirsTopic:
 
 @message
 class DescribeLogDirsResult:
-    """One data directory; its sizes are in bytes, -1 where not known."""
+    """One data directory; its sizes are in bytes, -1 if unknown."""
 
     error_code: int = int16("0+")
     log_dir: str = string("0+")
@@ -149,7 +149,7 @@ class DescribeLogDirsResult:
 
 @message
 class DescribeLogDirsResponse:
-    """What is on the disks."""
+    """The sizes of partitions by data directory."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("3+")

@@ -1,7 +1,7 @@
 """Settings of topics and brokers: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-A ``resource_type`` is 2 for a topic and 4 for a broker. A ``config_source`` says where a value comes from:
-1 the topic itself, 2 and 3 settings of brokers that can change, 4 the broker's file, 5 the default.
+``resource_type`` is 2 for a topic and 4 for a broker. ``config_source`` is the source of a value: 1 the
+topic itself, 2 and 3 run-time settings of brokers, 4 the broker's file, 5 the default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cordwood.protocol.schema import array, boolean, int8, int16, int32, message
 
 @message
 class DescribeConfigsResource:
-    """A topic or broker, and the settings asked for; null stands for all."""
+    """A topic or broker, and the requested settings; null means all."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -20,7 +20,7 @@ class DescribeConfigsResource:
 
 @message
 class DescribeConfigsRequest:
-    """Ask for settings."""
+    """Request settings."""
 
     resources: list[DescribeConfigsResource] = array(DescribeConfigsResource, "0+")
     include_synonyms: bool = boolean("1+")
@@ -29,7 +29,7 @@ class DescribeConfigsRequest:
 
 @message
 class DescribeConfigsSynonym:
-    """One of the places a value can come from, first the one that wins."""
+    """One source of a value; the source with the highest precedence is first."""
 
     name: str = string("1+")
     value: str | None = string("1+", nullable="0+")
@@ -38,7 +38,7 @@ class DescribeConfigsSynonym:
 
 @message
 class DescribeConfigsResourceResult:
-    """A setting, its value, and where that comes from."""
+    """A setting, its value and its source."""
 
     name: str = string("0+")
     value: str | None = string("0+", nullable="0+")
@@ -63,7 +63,7 @@ class DescribeConfigsResult:
 
 @message
 class DescribeConfigsResponse:
-    """The settings asked for."""
+    """The requested settings."""
 
     throttle_time_ms: int = int32("0+")
     results: list[DescribeConfigsResult] = array(DescribeConfigsResult, "0+")
@@ -79,7 +79,7 @@ class AlterableConfig:
 
 @message
 class AlterConfigsResource:
-    """All settings that a topic or broker is to have of its own."""
+    """All own settings of a topic or broker."""
 
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
@@ -88,7 +88,7 @@ class AlterConfigsResource:
 
 @message
 class AlterConfigsRequest:
-    """Replace all settings; what is not named goes back to its default."""
+    """Replace all settings; settings that are not named get their defaults."""
 
     resources: list[AlterConfigsResource] = array(AlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")
@@ -96,7 +96,7 @@ class AlterConfigsRequest:
 
 @message
 class AlterConfigsResourceResponse:
-    """What became of one topic or broker."""
+    """The result for one topic or broker."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -106,7 +106,7 @@ class AlterConfigsResourceResponse:
 
 @message
 class AlterConfigsResponse:
-    """What became of each topic or broker."""
+    """The result for each topic or broker."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")
@@ -114,7 +114,7 @@ class AlterConfigsResponse:
 
 @message
 class IncrementalAlterableConfig:
-    """A change of one setting: 0 sets it, 1 deletes it, 2 appends to a list, 3 takes from a list."""
+    """A change of one setting: 0 sets it, 1 deletes it, 2 appends to a list, 3 removes from a list."""
 
     name: str = string("0+")
     config_operation: int = int8("0+")
@@ -132,7 +132,7 @@ class IncrementalAlterConfigsResource:
 
 @message
 class IncrementalAlterConfigsRequest:
-    """Change settings one by one; what is not named stays."""
+    """Change single settings; settings that are not named are kept."""
 
     resources: list[IncrementalAlterConfigsResource] = array(IncrementalAlterConfigsResource, "0+")
     validate_only: bool = boolean("0+")
@@ -140,7 +140,7 @@ class IncrementalAlterConfigsRequest:
 
 @message
 class IncrementalAlterConfigsResponse:
-    """What became of each topic or broker."""
+    """The result for each topic or broker."""
 
     throttle_time_ms: int = int32("0+")
     responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse, "0+")

@@ -1,4 +1,4 @@
-"""What Kafka asks its controllers: elections, reassignments, the quorum, features."""
+"""Requests to Kafka's controllers: elections, reassignments, the quorum, features."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, boolean, int8, int16, int32, int64, 
 
 @message
 class TopicPartitions:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     topic: str = string("0+")
     partitions: list[int] = array(int32, "0+")
@@ -15,7 +15,7 @@ class TopicPartitions:
 
 @message
 class ElectLeadersRequest:
-    """Elect the leaders of partitions; null stands for all partitions."""
+    """Elect the leaders of partitions; null means all partitions."""
 
     election_type: int = int8("1+")
     topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, "0+", nullable="0+")
@@ -24,7 +24,7 @@ class ElectLeadersRequest:
 
 @message
 class ElectionResult:
-    """What became of one election."""
+    """The result of one election."""
 
     partition_id: int = int32("0+")
     error_code: int = int16("0+")
@@ -41,7 +41,7 @@ class ReplicaElectionResult:
 
 @message
 class ElectLeadersResponse:
-    """What became of each election."""
+    """The result of each election."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("1+")
@@ -50,7 +50,7 @@ class ElectLeadersResponse:
 
 @message
 class ReassignablePartition:
-    """A partition and the brokers that are to hold it; null cancels a reassignment."""
+    """A partition and its new brokers; null cancels a reassignment."""
 
     partition_index: int = int32("0+")
     replicas: list[int] | None = array(int32, "0+", nullable="0+", default=None)
@@ -75,7 +75,7 @@ class AlterPartitionReassignmentsRequest:
 
 @message
 class ReassignablePartitionResponse:
-    """What became of one partition."""
+    """The result for one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -84,7 +84,7 @@ class ReassignablePartitionResponse:
 
 @message
 class ReassignableTopicResponse:
-    """A topic and what became of its partitions."""
+    """A topic and the results for its partitions."""
 
     name: str = string("0+")
     partitions: list[ReassignablePartitionResponse] = array(ReassignablePartitionResponse, "0+")
@@ -92,7 +92,7 @@ class ReassignableTopicResponse:
 
 @message
 class AlterPartitionReassignmentsResponse:
-    """What became of each partition."""
+    """The result for each partition."""
 
     throttle_time_ms: int = int32("0+")
     allow_replication_factor_change: bool = boolean("1+", default=True)
@@ -103,7 +103,7 @@ class AlterPartitionReassignmentsResponse:
 
 @message
 class ListPartitionReassignmentsTopics:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     name: str = string("0+")
     partition_indexes: list[int] = array(int32, "0+")
@@ -111,7 +111,7 @@ class ListPartitionReassignmentsTopics:
 
 @message
 class ListPartitionReassignmentsRequest:
-    """Ask which partitions are on their way to other brokers; null stands for all topics."""
+    """Request the reassignments in progress; null means all topics."""
 
     timeout_ms: int = int32("0+", default=60000)
     topics: list[ListPartitionReassignmentsTopics] | None = array(
@@ -121,7 +121,7 @@ class ListPartitionReassignmentsRequest:
 
 @message
 class OngoingPartitionReassignment:
-    """A partition on its way."""
+    """A partition that is being reassigned."""
 
     partition_index: int = int32("0+")
     replicas: list[int] = array(int32, "0+")
@@ -131,7 +131,7 @@ class OngoingPartitionReassignment:
 
 @message
 class OngoingTopicReassignment:
-    """A topic and its partitions on their way."""
+    """A topic and its partitions that are being reassigned."""
 
     name: str = string("0+")
     partitions: list[OngoingPartitionReassignment] = array(OngoingPartitionReassignment, "0+")
@@ -139,7 +139,7 @@ class OngoingTopicReassignment:
 
 @message
 class ListPartitionReassignmentsResponse:
-    """The partitions on their way."""
+    """The reassignments in progress."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -149,14 +149,14 @@ class ListPartitionReassignmentsResponse:
 
 @message
 class QuorumPartition:
-    """A partition asked for."""
+    """A requested partition."""
 
     partition_index: int = int32("0+")
 
 
 @message
 class QuorumTopic:
-    """A topic asked for."""
+    """A requested topic."""
 
     topic_name: str = string("0+")
     partitions: list[QuorumPartition] = array(QuorumPartition, "0+")
@@ -164,14 +164,14 @@ class QuorumTopic:
 
 @message
 class DescribeQuorumRequest:
-    """Ask for the state of the quorum."""
+    """Request the state of the quorum."""
 
     topics: list[QuorumTopic] = array(QuorumTopic, "0+")
 
 
 @message
 class ReplicaState:
-    """How far one replica is; times are -1 where they are not known."""
+    """The progress of one replica; times are -1 if unknown."""
 
     replica_id: int = int32("0+")
     replica_directory_id: bytes = uuid("2+")
@@ -231,7 +231,7 @@ class DescribeQuorumResponse:
 
 @message
 class FeatureUpdateKey:
-    """A feature, and the level it is to have."""
+    """A feature and its new level."""
 
     feature: str = string("0+")
     max_version_level: int = int16("0+")
@@ -250,7 +250,7 @@ class UpdateFeaturesRequest:
 
 @message
 class UpdatableFeatureResult:
-    """What became of one feature."""
+    """The result for one feature."""
 
     feature: str = string("0+")
     error_code: int = int16("0+")
@@ -259,7 +259,7 @@ class UpdatableFeatureResult:
 
 @message
 class UpdateFeaturesResponse:
-    """What became of each feature; from version 2 on of all of them together."""
+    """The result for each feature; from version 2 on, one result for all."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

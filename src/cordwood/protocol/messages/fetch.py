@@ -1,6 +1,6 @@
-"""Fetch: which records of partitions to read, and what was read.
+"""Fetch: read records of partitions.
 
-Tagged fields that only followers send, or that name other brokers, are not declared: there are none here.
+Tagged fields of followers and of other brokers are not declared: Cordwood has neither.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cordwood.protocol.wire import WireBytes
 
 @message
 class FetchPartition:
-    """What to read of one partition, and from where."""
+    """One partition to read, its start offset and limit."""
 
     index: int = int32("0+")
     current_leader_epoch: int = int32("9+", default=-1)
@@ -54,7 +54,7 @@ class ForgottenTopic:
 
 @message
 class FetchReplica:
-    """The follower that asks; -1 for a consumer."""
+    """The follower that sends the request; -1 for a consumer."""
 
     replica_id: int = int32("15+", default=-1)
     replica_epoch: int = int64("15+", default=-1)
@@ -64,7 +64,7 @@ class FetchReplica:
 class FetchRequest:
     """Read from these partitions; wait for at least ``min_bytes``, but no longer than ``max_wait_ms``.
 
-    ``replica_id`` is -1 for a consumer; from version 15 on a follower says so in ``replica``.
+    ``replica_id`` is -1 for a consumer; from version 15 on a follower uses ``replica`` instead.
     """
 
     replica_id: int = int32("0-14", default=-1)
@@ -83,7 +83,7 @@ class FetchRequest:
 
 @message
 class AbortedTransaction:
-    """A transaction to leave out: the records of this producer from this offset up to its abort marker."""
+    """An aborted transaction: the records of this producer from this offset up to its abort marker."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
@@ -91,7 +91,7 @@ class AbortedTransaction:
 
 @message
 class FetchPartitionResponse:
-    """What was read of one partition: whole batches, in any number of buffers of bytes.
+    """The records of one partition: whole batches, in any number of buffers.
 
     ``aborted_transactions`` is None where the reader did not ask for committed records only.
     """
@@ -119,7 +119,7 @@ class FetchTopicResponse:
 
 @message
 class FetchResponse:
-    """What was read. ``error_code`` is about the session, each partition has its own."""
+    """The records read. ``error_code`` is that of the session; each partition has its own."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("7+")

@@ -1,4 +1,4 @@
-"""What consumer groups have consumed: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""Committed offsets of consumer groups: OffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, boolean, int16, int32, int64, messag
 
 @message
 class OffsetCommitRequestPartition:
-    """The offset up to which a partition is consumed, and a note to keep with it."""
+    """The committed offset of a partition, and its metadata."""
 
     partition_index: int = int32("0+")
     committed_offset: int = int64("0+")
@@ -26,7 +26,7 @@ class OffsetCommitRequestTopic:
 
 @message
 class OffsetCommitRequest:
-    """Remember how far the group has come."""
+    """Commit offsets of a group."""
 
     group_id: str = string("0+")
     generation_id_or_member_epoch: int = int32("1+", default=-1)
@@ -38,7 +38,7 @@ class OffsetCommitRequest:
 
 @message
 class OffsetCommitResponsePartition:
-    """Whether the offset of one partition was kept."""
+    """The result for one partition."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -55,7 +55,7 @@ class OffsetCommitResponseTopic:
 
 @message
 class OffsetCommitResponse:
-    """Which offsets were kept."""
+    """The result for each offset."""
 
     throttle_time_ms: int = int32("3+")
     topics: list[OffsetCommitResponseTopic] = array(OffsetCommitResponseTopic, "0+")
@@ -63,7 +63,7 @@ class OffsetCommitResponse:
 
 @message
 class OffsetFetchRequestTopic:
-    """A topic of the one group that can be asked about up to version 7."""
+    """A topic of the single group of versions up to 7."""
 
     name: str = string("0-7")
     partition_indexes: list[int] = array(int32, "0-7")
@@ -80,7 +80,7 @@ class OffsetFetchRequestTopics:
 
 @message
 class OffsetFetchRequestGroup:
-    """A group, and the topics asked for; null stands for all it has offsets of."""
+    """A group and the requested topics; null means all topics with offsets of the group."""
 
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None)
@@ -90,7 +90,7 @@ class OffsetFetchRequestGroup:
 
 @message
 class OffsetFetchRequest:
-    """Ask how far a group has come: one up to version 7, ``groups`` from 8 on."""
+    """Request committed offsets: of one group up to version 7, of ``groups`` from 8 on."""
 
     group_id: str = string("0-7")
     topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
@@ -100,7 +100,7 @@ class OffsetFetchRequest:
 
 @message
 class OffsetFetchResponsePartition:
-    """An offset and its note; -1 where the group has none."""
+    """An offset and its metadata; -1 if the group has none."""
 
     partition_index: int = int32("0-7")
     committed_offset: int = int64("0-7")
@@ -111,7 +111,7 @@ class OffsetFetchResponsePartition:
 
 @message
 class OffsetFetchResponseTopic:
-    """A topic of the one group that was asked about."""
+    """A topic of the requested group."""
 
     name: str = string("0-7")
     partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
@@ -119,7 +119,7 @@ class OffsetFetchResponseTopic:
 
 @message
 class OffsetFetchResponsePartitions:
-    """An offset and its note; -1 where the group has none."""
+    """An offset and its metadata; -1 if the group has none."""
 
     partition_index: int = int32("8+")
     committed_offset: int = int64("8+")
@@ -139,7 +139,7 @@ class OffsetFetchResponseTopics:
 
 @message
 class OffsetFetchResponseGroup:
-    """How far one group has come."""
+    """The committed offsets of one group."""
 
     group_id: str = string("8+")
     topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "8+")
@@ -148,7 +148,7 @@ class OffsetFetchResponseGroup:
 
 @message
 class OffsetFetchResponse:
-    """How far the groups have come: one up to version 7, ``groups`` from 8 on."""
+    """Committed offsets: of one group up to version 7, of ``groups`` from 8 on."""
 
     throttle_time_ms: int = int32("3+")
     topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
@@ -158,7 +158,7 @@ class OffsetFetchResponse:
 
 @message
 class OffsetDeleteRequestPartition:
-    """A partition whose offset is to be forgotten."""
+    """A partition whose offset is deleted."""
 
     partition_index: int = int32("0+")
 
@@ -173,7 +173,7 @@ class OffsetDeleteRequestTopic:
 
 @message
 class OffsetDeleteRequest:
-    """Forget how far a group has come."""
+    """Delete committed offsets of a group."""
 
     group_id: str = string("0+")
     topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic, "0+")
@@ -181,7 +181,7 @@ class OffsetDeleteRequest:
 
 @message
 class OffsetDeleteResponsePartition:
-    """Whether one offset was forgotten."""
+    """The result for one offset."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -197,7 +197,7 @@ class OffsetDeleteResponseTopic:
 
 @message
 class OffsetDeleteResponse:
-    """Which offsets were forgotten. The error comes before the throttle time, unlike anywhere else."""
+    """The result for each offset. Unlike in other responses, the error comes before the throttle time."""
 
     error_code: int = int16("0+")
     throttle_time_ms: int = int32("0+")

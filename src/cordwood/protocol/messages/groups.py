@@ -1,4 +1,4 @@
-"""Classic consumer groups: finding the coordinator, joining, syncing, staying, leaving, looking at them."""
+"""Classic consumer groups: finding the coordinator, membership, descriptions and deletion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cordwood.protocol.schema import array, boolean, int8, int16, int32, message
 
 @message
 class FindCoordinatorRequest:
-    """Ask who coordinates a group or a transactional id: ``coordinator_keys`` from version 4 on."""
+    """Request the coordinator of a group or a transactional id: ``coordinator_keys`` from version 4 on."""
 
     key: str = string("0-3")
     key_type: int = int8("1+")
@@ -17,7 +17,7 @@ class FindCoordinatorRequest:
 
 @message
 class CoordinatorAddress:
-    """Who coordinates one key."""
+    """The coordinator of one key."""
 
     key: str = string("4+")
     node_id: int = int32("4+")
@@ -29,7 +29,7 @@ class CoordinatorAddress:
 
 @message
 class FindCoordinatorResponse:
-    """Who coordinates: the one that was asked for up to version 3, ``coordinators`` from 4 on."""
+    """The coordinators: of one key up to version 3, ``coordinators`` from 4 on."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0-3")
@@ -42,7 +42,7 @@ class FindCoordinatorResponse:
 
 @message
 class JoinGroupRequestProtocol:
-    """A way of assigning partitions that the member knows, and what it has to say to it."""
+    """A protocol of assignment that the member supports, and the member's metadata for it."""
 
     name: str = string("0+")
     metadata: bytes = opaque("0+")
@@ -50,7 +50,7 @@ class JoinGroupRequestProtocol:
 
 @message
 class JoinGroupRequest:
-    """Let me into the group."""
+    """Join a group."""
 
     group_id: str = string("0+")
     session_timeout_ms: int = int32("0+")
@@ -64,7 +64,7 @@ class JoinGroupRequest:
 
 @message
 class JoinGroupResponseMember:
-    """A member, as its leader is told."""
+    """A member, as described to the leader."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("5+", nullable="5+", default=None)
@@ -73,7 +73,7 @@ class JoinGroupResponseMember:
 
 @message
 class JoinGroupResponse:
-    """The generation that was joined. Only the leader is told of the members."""
+    """The joined generation. Only the leader gets the members."""
 
     throttle_time_ms: int = int32("2+")
     error_code: int = int16("0+")
@@ -88,7 +88,7 @@ class JoinGroupResponse:
 
 @message
 class SyncGroupRequestAssignment:
-    """What the leader assigns to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str = string("0+")
     assignment: bytes = opaque("0+")
@@ -96,7 +96,7 @@ class SyncGroupRequestAssignment:
 
 @message
 class SyncGroupRequest:
-    """Tell me my assignment; from the leader, here they are."""
+    """Request the member's assignment; the leader also sends all assignments."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -109,7 +109,7 @@ class SyncGroupRequest:
 
 @message
 class SyncGroupResponse:
-    """The assignment of the member that asked."""
+    """The assignment of the member."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
@@ -120,7 +120,7 @@ class SyncGroupResponse:
 
 @message
 class HeartbeatRequest:
-    """Say that a member is still there."""
+    """Extend the session of a member."""
 
     group_id: str = string("0+")
     generation_id: int = int32("0+")
@@ -130,7 +130,7 @@ class HeartbeatRequest:
 
 @message
 class HeartbeatResponse:
-    """Whether the member still belongs to the generation it named."""
+    """The result of a heartbeat."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
@@ -147,7 +147,7 @@ class MemberIdentity:
 
 @message
 class LeaveGroupRequest:
-    """Let members go: one up to version 2, ``members`` from 3 on."""
+    """Remove members: one up to version 2, ``members`` from 3 on."""
 
     group_id: str = string("0+")
     member_id: str = string("0-2")
@@ -156,7 +156,7 @@ class LeaveGroupRequest:
 
 @message
 class MemberResponse:
-    """What became of one member."""
+    """The result for one member."""
 
     member_id: str = string("3+")
     group_instance_id: str | None = string("3+", nullable="3+")
@@ -165,7 +165,7 @@ class MemberResponse:
 
 @message
 class LeaveGroupResponse:
-    """What became of those that leave."""
+    """The result for each member."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
@@ -174,7 +174,7 @@ class LeaveGroupResponse:
 
 @message
 class DescribeGroupsRequest:
-    """Ask for the state of groups."""
+    """Request descriptions of groups."""
 
     groups: list[str] = array(string, "0+")
     include_authorized_operations: bool = boolean("3+")
@@ -182,7 +182,7 @@ class DescribeGroupsRequest:
 
 @message
 class DescribedGroupMember:
-    """A member and what it was assigned."""
+    """A member and its assignment."""
 
     member_id: str = string("0+")
     group_instance_id: str | None = string("4+", nullable="4+", default=None)
@@ -208,7 +208,7 @@ class DescribedGroup:
 
 @message
 class DescribeGroupsResponse:
-    """The groups asked for."""
+    """The requested groups."""
 
     throttle_time_ms: int = int32("1+")
     groups: list[DescribedGroup] = array(DescribedGroup, "0+")
@@ -216,7 +216,7 @@ class DescribeGroupsResponse:
 
 @message
 class ListGroupsRequest:
-    """Ask which groups there are; an empty filter lets all through."""
+    """Request the list of groups; an empty filter matches all."""
 
     states_filter: list[str] = array(string, "4+")
     types_filter: list[str] = array(string, "5+")
@@ -234,7 +234,7 @@ class ListedGroup:
 
 @message
 class ListGroupsResponse:
-    """The groups there are."""
+    """The list of groups."""
 
     throttle_time_ms: int = int32("1+")
     error_code: int = int16("0+")
@@ -243,14 +243,14 @@ class ListGroupsResponse:
 
 @message
 class DeleteGroupsRequest:
-    """Forget groups without members."""
+    """Delete groups without members."""
 
     groups_names: list[str] = array(string, "0+")
 
 
 @message
 class DeletableGroupResult:
-    """What became of one group."""
+    """The result for one group."""
 
     group_id: str = string("0+")
     error_code: int = int16("0+")
@@ -258,7 +258,7 @@ class DeletableGroupResult:
 
 @message
 class DeleteGroupsResponse:
-    """What became of each group."""
+    """The result for each group."""
 
     throttle_time_ms: int = int32("0+")
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")

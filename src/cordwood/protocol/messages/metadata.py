@@ -1,10 +1,10 @@
-"""Metadata: which topics there are, and which broker leads each partition."""
+"""Metadata: topics, partitions and their leaders."""
 
 from __future__ import annotations
 
 from cordwood.protocol.schema import array, boolean, int16, int32, message, string, uuid
 
-#: What stands for "not asked" where a set of authorized operations is a bit field.
+#: The value of a bit field of authorized operations that were not requested.
 OPERATIONS_NOT_ASKED = -(2**31)
 
 
@@ -18,7 +18,7 @@ class MetadataRequestTopic:
 
 @message
 class MetadataRequest:
-    """Tell me of these topics, or of all: a null list from version 1 on, an empty one in version 0."""
+    """Request these topics, or all: a null list from version 1 on, an empty one in version 0."""
 
     topics: list[MetadataRequestTopic] | None = array(MetadataRequestTopic, "0+", nullable="1+")
     allow_auto_topic_creation: bool = boolean("4+", default=True)
@@ -28,7 +28,7 @@ class MetadataRequest:
 
 @message
 class MetadataResponseBroker:
-    """A broker, and where clients reach it."""
+    """A broker and its address for clients."""
 
     node_id: int = int32("0+")
     host: str = string("0+")
@@ -51,7 +51,7 @@ class MetadataResponsePartition:
 
 @message
 class MetadataResponseTopic:
-    """A topic. Its name is null only for an id that nobody knows."""
+    """A topic. Its name is null only for an unknown id."""
 
     error_code: int = int16("0+")
     name: str | None = string("0+", nullable="12+")
@@ -63,7 +63,7 @@ class MetadataResponseTopic:
 
 @message
 class MetadataResponse:
-    """The brokers and the topics asked for."""
+    """The brokers and the requested topics."""
 
     throttle_time_ms: int = int32("3+")
     brokers: list[MetadataResponseBroker] = array(MetadataResponseBroker, "0+")

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: the offset of a time, of a bound, of the end of an epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp, and the ends of epochs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, int8, int16, int32, int64, message, 
 
 @message
 class ListOffsetsPartition:
-    """A partition, and the time asked for in milliseconds, or one of Kafka's negative stand-ins."""
+    """A partition, and a timestamp in milliseconds or one of Kafka's negative special values."""
 
     partition_index: int = int32("0+")
     current_leader_epoch: int = int32("4+", default=-1)
@@ -16,7 +16,7 @@ class ListOffsetsPartition:
 
 @message
 class ListOffsetsTopic:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     name: str = string("0+")
     partitions: list[ListOffsetsPartition] = array(ListOffsetsPartition, "0+")
@@ -24,7 +24,7 @@ class ListOffsetsTopic:
 
 @message
 class ListOffsetsRequest:
-    """Ask for the first record at or after each of these times."""
+    """Request the first record at or after each timestamp."""
 
     replica_id: int = int32("0+")
     isolation_level: int = int8("2+")
@@ -34,7 +34,7 @@ class ListOffsetsRequest:
 
 @message
 class ListOffsetsPartitionResponse:
-    """The record found; offset and timestamp are -1 where there is none."""
+    """The record found; offset and timestamp are -1 if there is none."""
 
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
@@ -45,7 +45,7 @@ class ListOffsetsPartitionResponse:
 
 @message
 class ListOffsetsTopicResponse:
-    """A topic and what was found in its partitions."""
+    """A topic and the results for its partitions."""
 
     name: str = string("0+")
     partitions: list[ListOffsetsPartitionResponse] = array(ListOffsetsPartitionResponse, "0+")
@@ -53,7 +53,7 @@ class ListOffsetsTopicResponse:
 
 @message
 class ListOffsetsResponse:
-    """What was found."""
+    """The result for each partition."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[ListOffsetsTopicResponse] = array(ListOffsetsTopicResponse, "0+")
@@ -61,7 +61,7 @@ class ListOffsetsResponse:
 
 @message
 class OffsetForLeaderPartition:
-    """A partition and the epoch asked for."""
+    """A partition and the requested epoch."""
 
     partition: int = int32("0+")
     current_leader_epoch: int = int32("2+", default=-1)
@@ -70,7 +70,7 @@ class OffsetForLeaderPartition:
 
 @message
 class OffsetForLeaderTopic:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     topic: str = string("0+")
     partitions: list[OffsetForLeaderPartition] = array(OffsetForLeaderPartition, "0+")
@@ -78,7 +78,7 @@ class OffsetForLeaderTopic:
 
 @message
 class OffsetForLeaderEpochRequest:
-    """Ask where the records of an epoch end, to find out whether the log was truncated."""
+    """Request the end offset of an epoch, to find out whether the log was truncated."""
 
     replica_id: int = int32("3+", default=-2)
     topics: list[OffsetForLeaderTopic] = array(OffsetForLeaderTopic, "0+")
@@ -86,7 +86,7 @@ class OffsetForLeaderEpochRequest:
 
 @message
 class EpochEndOffset:
-    """The largest epoch not above the one asked for, and the offset after its last record."""
+    """The largest epoch not above the requested one, and the offset after its last record."""
 
     error_code: int = int16("0+")
     partition: int = int32("0+")
@@ -96,7 +96,7 @@ class EpochEndOffset:
 
 @message
 class OffsetForLeaderTopicResult:
-    """A topic and what was found in its partitions."""
+    """A topic and the results for its partitions."""
 
     topic: str = string("0+")
     partitions: list[EpochEndOffset] = array(EpochEndOffset, "0+")
@@ -104,7 +104,7 @@ class OffsetForLeaderTopicResult:
 
 @message
 class OffsetForLeaderEpochResponse:
-    """Where the epochs end."""
+    """The end offset of each epoch."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[OffsetForLeaderTopicResult] = array(OffsetForLeaderTopicResult, "0+")

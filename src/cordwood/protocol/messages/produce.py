@@ -1,4 +1,4 @@
-"""Produce: batches for partitions, and what became of them."""
+"""Produce: append batches to partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProduceTopic:
 
 @message
 class ProduceRequest:
-    """Append these batches. ``acks`` is -1 for all, 1 for the leader, 0 for no response at all."""
+    """Append these batches. ``acks`` is -1 for all, 1 for the leader, 0 for no response."""
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)
     acks: int = int16("0+")
@@ -34,7 +34,7 @@ class ProduceRequest:
 
 @message
 class RecordError:
-    """What is wrong with one record; ``batch_index`` counts records from the first of the batch."""
+    """The error of one record; ``batch_index`` is its index in the batch."""
 
     batch_index: int = int32("8+")
     message: str | None = string("8+", nullable="8+", default=None)
@@ -42,7 +42,7 @@ class RecordError:
 
 @message
 class ProducePartitionResponse:
-    """Where the batches of one partition went, or why they did not.
+    """The offsets of one partition's batches, or the error.
 
     A client that is told of no other leader asks for metadata, so that tagged field is not declared.
     """
@@ -67,7 +67,7 @@ class ProduceTopicResponse:
 
 @message
 class ProduceResponse:
-    """What became of the batches."""
+    """The result for each partition."""
 
     topics: list[ProduceTopicResponse] = array(ProduceTopicResponse, "0+")
     throttle_time_ms: int = int32("1+")

@@ -1,4 +1,4 @@
-"""Producers: the id under which each numbers its batches, those that a partition knows, transactions."""
+"""Producers: InitProducerId, DescribeProducers, ListTransactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, boolean, int16, int32, int64, messag
 
 @message
 class InitProducerIdRequest:
-    """Give me an id, or bump the epoch of the one I have."""
+    """Request a producer id, or increase the epoch of an existing one."""
 
     transactional_id: str | None = string("0+", nullable="0+")
     transaction_timeout_ms: int = int32("0+")
@@ -19,7 +19,7 @@ class InitProducerIdRequest:
 
 @message
 class InitProducerIdResponse:
-    """The id and its epoch."""
+    """The producer id and its epoch."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -31,7 +31,7 @@ class InitProducerIdResponse:
 
 @message
 class DescribeProducersTopic:
-    """A topic and the partitions asked for."""
+    """A topic and the requested partitions."""
 
     name: str = string("0+")
     partition_indexes: list[int] = array(int32, "0+")
@@ -39,14 +39,14 @@ class DescribeProducersTopic:
 
 @message
 class DescribeProducersRequest:
-    """Ask which producers partitions know."""
+    """Request the producers of partitions."""
 
     topics: list[DescribeProducersTopic] = array(DescribeProducersTopic, "0+")
 
 
 @message
 class ProducerState:
-    """A producer, its last batch, and since where a transaction of it is open, -1 for none."""
+    """A producer, its last batch, and the start offset of its open transaction or -1."""
 
     producer_id: int = int64("0+")
     producer_epoch: int = int32("0+")
@@ -84,7 +84,7 @@ class DescribeProducersResponse:
 
 @message
 class ListTransactionsRequest:
-    """Ask for transactions, by state, producer, age in milliseconds and a pattern of their ids."""
+    """Request transactions by state, producer, age in milliseconds and a pattern of ids."""
 
     state_filters: list[str] = array(string, "0+")
     producer_id_filters: list[int] = array(int64, "0+")
@@ -103,7 +103,7 @@ class TransactionState:
 
 @message
 class ListTransactionsResponse:
-    """The transactions that match, and states that were asked for and do not exist."""
+    """The matching transactions, and the requested states that do not exist."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

@@ -1,4 +1,4 @@
-"""Access control, SCRAM users and client quotas: what is asked about them, and the answers."""
+"""Access control, SCRAM users and client quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LITERAL = 3
 
 @message
 class DescribeAclsRequest:
-    """Ask for the access control entries that match a filter; null matches anything."""
+    """Request the access control entries that match a filter; null matches anything."""
 
     resource_type_filter: int = int8("0+")
     resource_name_filter: str | None = string("0+", nullable="0+")
@@ -23,7 +23,7 @@ class DescribeAclsRequest:
 
 @message
 class AclDescription:
-    """What a principal may or must not do."""
+    """An operation that a principal is allowed or denied."""
 
     principal: str = string("0+")
     host: str = string("0+")
@@ -43,7 +43,7 @@ class DescribeAclsResource:
 
 @message
 class DescribeAclsResponse:
-    """The entries that match."""
+    """The matching entries."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
@@ -73,7 +73,7 @@ class CreateAclsRequest:
 
 @message
 class AclCreationResult:
-    """What became of one entry."""
+    """The result for one entry."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -81,7 +81,7 @@ class AclCreationResult:
 
 @message
 class CreateAclsResponse:
-    """What became of each entry."""
+    """The result for each entry."""
 
     throttle_time_ms: int = int32("0+")
     results: list[AclCreationResult] = array(AclCreationResult, "0+")
@@ -124,7 +124,7 @@ class DeleteAclsMatchingAcl:
 
 @message
 class DeleteAclsFilterResult:
-    """What became of one filter."""
+    """The result for one filter."""
 
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
@@ -133,7 +133,7 @@ class DeleteAclsFilterResult:
 
 @message
 class DeleteAclsResponse:
-    """What became of each filter."""
+    """The result for each filter."""
 
     throttle_time_ms: int = int32("0+")
     filter_results: list[DeleteAclsFilterResult] = array(DeleteAclsFilterResult, "0+")
@@ -141,21 +141,21 @@ class DeleteAclsResponse:
 
 @message
 class UserName:
-    """A user asked for."""
+    """A requested user."""
 
     name: str = string("0+")
 
 
 @message
 class DescribeUserScramCredentialsRequest:
-    """Ask which SCRAM credentials users have; null or none stands for all users."""
+    """Request the SCRAM credentials of users; null or none means all users."""
 
     users: list[UserName] | None = array(UserName, "0+", nullable="0+")
 
 
 @message
 class CredentialInfo:
-    """One credential, without what is secret of it."""
+    """One credential without its secret."""
 
     mechanism: int = int8("0+")
     iterations: int = int32("0+")
@@ -183,7 +183,7 @@ class DescribeUserScramCredentialsResponse:
 
 @message
 class QuotaComponent:
-    """A part of a filter: users, client ids or addresses, and which of them."""
+    """A component of a filter: an entity type (user, client id or address) and its match."""
 
     entity_type: str = string("0+")
     match_type: int = int8("0+")
@@ -192,7 +192,7 @@ class QuotaComponent:
 
 @message
 class DescribeClientQuotasRequest:
-    """Ask for the quotas that match all components, and with ``strict`` have no others."""
+    """Request the quotas that match all components and, with ``strict``, have no others."""
 
     components: list[QuotaComponent] = array(QuotaComponent, "0+")
     strict: bool = boolean("0+")
@@ -200,7 +200,7 @@ class DescribeClientQuotasRequest:
 
 @message
 class QuotaEntity:
-    """A part of whom a quota is for; null stands for everyone who has none of their own."""
+    """A component of a quota's entity; a null name means the default entity."""
 
     entity_type: str = string("0+")
     entity_name: str | None = string("0+", nullable="0+")
@@ -216,7 +216,7 @@ class QuotaValue:
 
 @message
 class QuotaEntry:
-    """Whom quotas are for, and the limits."""
+    """An entity and its limits."""
 
     entity: list[QuotaEntity] = array(QuotaEntity, "0+")
     values: list[QuotaValue] = array(QuotaValue, "0+")
@@ -224,7 +224,7 @@ class QuotaEntry:
 
 @message
 class DescribeClientQuotasResponse:
-    """The quotas that match; null beside an error."""
+    """The matching quotas; null with an error."""
 
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

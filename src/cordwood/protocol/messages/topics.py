@@ -7,7 +7,7 @@ from cordwood.protocol.schema import array, boolean, int8, int16, int32, int64, 
 
 @message
 class CreatableReplicaAssignment:
-    """Which brokers are to hold a partition."""
+    """The brokers of a partition."""
 
     partition_index: int = int32("0+")
     broker_ids: list[int] = array(int32, "0+")
@@ -34,7 +34,7 @@ class CreatableTopic:
 
 @message
 class CreateTopicsRequest:
-    """Create these topics, or only say whether you would."""
+    """Create these topics, or only validate the request."""
 
     topics: list[CreatableTopic] = array(CreatableTopic, "0+")
     timeout_ms: int = int32("0+", default=60000)
@@ -43,7 +43,7 @@ class CreateTopicsRequest:
 
 @message
 class CreatableTopicConfigs:
-    """One setting that the new topic has."""
+    """One effective setting of the new topic."""
 
     name: str = string("5+")
     value: str | None = string("5+", nullable="5+")
@@ -54,7 +54,7 @@ class CreatableTopicConfigs:
 
 @message
 class CreatableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str = string("0+")
     topic_id: bytes = uuid("7+")
@@ -68,7 +68,7 @@ class CreatableTopicResult:
 
 @message
 class CreateTopicsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("2+")
     topics: list[CreatableTopicResult] = array(CreatableTopicResult, "0+")
@@ -93,7 +93,7 @@ class DeleteTopicsRequest:
 
 @message
 class DeletableTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str | None = string("0+", nullable="6+")
     topic_id: bytes = uuid("6+")
@@ -103,7 +103,7 @@ class DeletableTopicResult:
 
 @message
 class DeleteTopicsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("1+")
     responses: list[DeletableTopicResult] = array(DeletableTopicResult, "0+")
@@ -111,14 +111,14 @@ class DeleteTopicsResponse:
 
 @message
 class CreatePartitionsAssignment:
-    """Which brokers are to hold a new partition."""
+    """The brokers of a new partition."""
 
     broker_ids: list[int] = array(int32, "0+")
 
 
 @message
 class CreatePartitionsTopic:
-    """A topic, and how many partitions it is to have in all; null leaves it to the broker who holds them."""
+    """A topic and its new total number of partitions; null assignments let the broker choose."""
 
     name: str = string("0+")
     count: int = int32("0+")
@@ -138,7 +138,7 @@ class CreatePartitionsRequest:
 
 @message
 class CreatePartitionsTopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: str = string("0+")
     error_code: int = int16("0+")
@@ -147,7 +147,7 @@ class CreatePartitionsTopicResult:
 
 @message
 class CreatePartitionsResponse:
-    """What became of each topic."""
+    """The result for each topic."""
 
     throttle_time_ms: int = int32("0+")
     results: list[CreatePartitionsTopicResult] = array(CreatePartitionsTopicResult, "0+")
@@ -155,7 +155,7 @@ class CreatePartitionsResponse:
 
 @message
 class DeleteRecordsPartition:
-    """A partition, and the offset before which nothing is to stay; -1 stands for the high watermark."""
+    """A partition, and the offset below which records are deleted; -1 means the high watermark."""
 
     partition_index: int = int32("0+")
     offset: int = int64("0+")
@@ -179,7 +179,7 @@ class DeleteRecordsRequest:
 
 @message
 class DeleteRecordsPartitionResult:
-    """The log start offset of one partition now."""
+    """The new log start offset of one partition."""
 
     partition_index: int = int32("0+")
     low_watermark: int = int64("0+")
@@ -196,7 +196,7 @@ class DeleteRecordsTopicResult:
 
 @message
 class DeleteRecordsResponse:
-    """Where each partition starts now."""
+    """The new log start offset of each partition."""
 
     throttle_time_ms: int = int32("0+")
     topics: list[DeleteRecordsTopicResult] = array(DeleteRecordsTopicResult, "0+")

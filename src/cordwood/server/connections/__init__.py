@@ -1,4 +1,4 @@
-"""Sockets: listening, connections, and the memory that requests may take."""
+"""Sockets: listening, connections, and the memory budget of requests."""
 
 from cordwood.server.connections.budget import Budget
 from cordwood.server.connections.connection import Connection, Exchange, Prepared

@@ -1,20 +1,20 @@
-"""How much memory requests and responses of all connections may take together."""
+"""The memory budget of requests and responses of all connections."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
 
-#: Requests up to this size wait for nobody while there is room at all.
+#: Requests up to this size do not wait in line while there is any room.
 MEDIUM = 4 << 20
-#: What one that may go on is expected to take before it is asked again.
+#: The bytes that an admitted request is expected to take before it is checked again.
 WINDOW = 256 << 10
 
 
 class MemoryClaim:
-    """A request that has begun to come: how much memory it takes, and how many bytes complete it.
+    """A partly received request: its memory, and the bytes that complete it.
 
-    *wake* is called when the rest of it may be read after all.
+    *wake* is called when the rest of a waiting request may be read.
     """
 
     __slots__ = ("held", "missing", "wake")
@@ -26,21 +26,22 @@ class MemoryClaim:
 
 
 class Budget:
-    """A number of bytes that many share. Used on the event loop only, but for `reserve` and `release`.
+    """A shared number of bytes. Used on the event loop only, except `reserve` and `release`.
 
-    Taking always succeeds, since what is taken is there already; who sees the budget exhausted stops making
-    more of it, and is called when there is room again. Responses that their clients do not take exhaust it
-    for other responses only: requests are read all the same, or a few who do not read would hold up all.
+    `take` always succeeds, because the memory is already allocated; a connection that finds the budget
+    exhausted stops reading and is called when there is room again. Responses that clients do not read exhaust
+    the budget for other responses only: requests are still read, or a few slow readers would block all
+    clients.
 
-    Requests that have begun (`MemoryClaim`) hold memory until they are complete. Large ones share half of
-    the budget; beyond that they wait in line, and the first in line is read to its end: there is always
-    room for one. So half-sent requests hold up neither each other for ever nor small ones at all.
+    Partly received requests (`MemoryClaim`) hold memory until they are complete. Large ones share half of the
+    budget; beyond that they wait in line, and the first in line is read completely: there is always room for
+    one. So incomplete requests block each other for a limited time only, and never block small requests.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        #: How much of it is held by requests that are not complete.
+        #: The bytes held by incomplete requests.
         self.unfinished = 0
         self._unsent = 0
         self._reserved = 0
@@ -51,36 +52,36 @@ class Budget:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more requests should be taken. What completes the first in line is spoken for."""
+        """Whether no more requests should be read. The bytes that complete the first in line are reserved."""
         promised = 0 if self._first is None else self._first.missing
         return self.used - self._unsent + promised >= self.limit
 
     @property
     def short(self) -> bool:
-        """Whether anybody waits for memory."""
+        """Whether any request waits for memory."""
         return bool(self._line or self._waiting)
 
     @property
     def overdrawn(self) -> bool:
-        """Whether requests took so much beyond the limit that somebody has to go."""
+        """Whether requests exceed the limit so far that a connection must be closed."""
         return self.used - self._unsent > 2 * self.limit
 
     @property
     def left(self) -> int:
-        """How much can be taken, 0 or more."""
+        """The bytes that can be taken, 0 or more."""
         return max(self.limit - self.used, 0)
 
     def take(self, size: int) -> None:
-        """Count *size* bytes more."""
+        """Add *size* used bytes."""
         self.used += size
 
     def give(self, size: int) -> None:
-        """Count *size* bytes less, and call who waits if there is room again."""
+        """Subtract *size* used bytes, and call the waiting callbacks if there is room again."""
         assert size <= self.used
         self.used -= size
         if self._line:
             self._admit()
-        # A quarter free, so that the first few bytes do not wake everyone for nothing.
+        # A quarter must be free, so that the first few bytes do not wake all connections for nothing.
         if self._waiting and self.used - self._unsent <= self.limit * 3 // 4:
             waiting, self._waiting = self._waiting, []
             for call in waiting:
@@ -90,10 +91,10 @@ class Budget:
         """Call *call*, once, when there is room again."""
         self._waiting.append(call)
 
-    # --- requests that are not complete -----------------------------------------------------------
+    # --- incomplete requests ----------------------------------------------------------------------
 
     def update(self, claim: MemoryClaim, held: int, missing: int) -> None:
-        """Count a request that has begun as it is now; one that is complete or given up holds nothing."""
+        """Update the bytes of a claim. A request that is complete or given up holds nothing."""
         grown = held - claim.held
         claim.held, claim.missing = held, missing
         self.unfinished += grown
@@ -107,7 +108,7 @@ class Budget:
             self.give(-grown)
 
     def may_go_on(self, claim: MemoryClaim) -> bool:
-        """Return whether more of a request may be read. If not, it is in line, and is woken in its turn."""
+        """Return whether more of a request may be read. If not, it waits in line until it is woken."""
         if claim is self._first:
             return True
         if self._has_room_for(claim):
@@ -122,15 +123,15 @@ class Budget:
         return not self.exhausted and (not large or self.unfinished < self.limit // 2)
 
     def _appoint(self) -> MemoryClaim | None:
-        """Let the first in line for which there is room in the end be the one that is read to its end.
+        """Appoint the first claim in line that fits the budget as the one that is read completely.
 
-        Return it, None if nobody was appointed now.
+        Return it, or None if no claim was appointed.
         """
         if self._first is not None:
             return None
         taken = self.used - self._unsent
         for claim in self._line:
-            # Where half of it is free nobody waits for more: a request may be larger than the budget.
+            # If half of the budget is free, no claim waits: a request may be larger than the budget.
             if claim.missing <= MEDIUM or taken + claim.missing <= self.limit or taken <= self.limit // 2:
                 self._first = claim
                 del self._line[claim]
@@ -138,7 +139,7 @@ class Budget:
         return None
 
     def _admit(self) -> None:
-        """Wake those in line who may go on, no more of them than there is room for."""
+        """Wake as many claims in line as there is room for."""
         appointed = self._appoint()
         if appointed is not None:
             appointed.wake()
@@ -151,20 +152,20 @@ class Budget:
     # --- responses --------------------------------------------------------------------------------
 
     def take_unsent(self, size: int) -> None:
-        """Count *size* bytes more of a response that its client does not take."""
+        """Add *size* bytes of a response that its client does not read."""
         self._unsent += size
         self.take(size)
 
     def give_unsent(self, size: int) -> None:
-        """Count *size* bytes less of such a response."""
+        """Subtract *size* bytes of such a response."""
         assert size <= self._unsent
         self._unsent -= size
         self.give(size)
 
     def reserve(self, wanted: int, least: int) -> int:
-        """Set aside what is left, up to *wanted* and no less than *least*, and return how much that is.
+        """Reserve the free bytes, at most *wanted* and at least *least*, and return their number.
 
-        For a response that is about to be made. May be called from any thread.
+        For a response that is about to be created. May be called from any thread.
         """
         with self._reserving:
             size = min(wanted, max(self.left - self._reserved, least))
@@ -172,6 +173,6 @@ class Budget:
             return size
 
     def release(self, size: int) -> None:
-        """Give back *size* bytes that were set aside. May be called from any thread."""
+        """Release *size* reserved bytes. May be called from any thread."""
         with self._reserving:
             self._reserved -= size

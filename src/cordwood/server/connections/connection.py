@@ -1,8 +1,8 @@
-"""One client: its requests are read, handed on, and answered in the order in which they came.
+"""One connection: reads requests, passes them to the service, and answers them in order.
 
-Produce requests of one client run beside each other, so that they share syncs. Anything else runs alone:
-what a client can make the server hold in memory for it is one response, what the socket has not taken of
-the one before, and its produce requests up to a limit.
+Produce requests of one client run concurrently, so that they share syncs. Every other request runs alone: the
+server holds in memory, for each client, one response, the unsent part of the response before it, and produce
+requests up to a limit.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from cordwood.server.connections.budget import WINDOW, Budget, MemoryClaim
 from cordwood.server.connections.memory import map_buffer
 from cordwood.server.connections.sockets import discard_unsent, has_hung_up, is_readable
 
-#: A client may have this many requests, and this many bytes of them, unanswered before reading pauses.
+#: Reading pauses while a client has this many unanswered requests, or this many bytes of them.
 REQUESTS_MAX = 256
 BYTES_MAX = 64 << 20
-#: A request other than Produce may be this large: once decoded it takes up to 64 times as much memory.
+#: The largest request other than Produce, in bytes: decoded, it takes up to 64 times as much memory.
 OTHER_BYTES_MAX = 4 << 20
 _PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
-#: More than this not taken by the socket, and nothing further is made for it.
+#: While the socket has more than this many unsent bytes, no further response is created for it.
 UNSENT_MAX = 64 << 10
-#: A client that sends or takes fewer bytes a second than this is slow enough to be cut off.
+#: A client that sends or reads fewer bytes per second than this is disconnected.
 BYTES_A_SECOND_MIN = 4096
-#: Where others wait for its memory, a request of which less than this came since the last look, and that for
-#: this long, is given up.
+#: While others wait for memory, an incomplete request that gets fewer bytes than this per check, for this
+#: long, is given up.
 _BYTES_A_LOOK_MIN = 64 << 10
 _LINGER_NS = 3_000_000_000
-#: What is read at once of a request for whose rest there is no room, before reading pauses.
+#: The bytes that are read of a request without room for its rest, before reading pauses.
 _BYTES_WITHOUT_ROOM = 4096
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class Prepared(NamedTuple):
-    """An answer that was encoded already, for a request with the correlation id 0."""
+    """An encoded answer, for a request with the correlation id 0."""
 
     frame: bytes
 
     def buffers(self, correlation_id: int) -> list[WireBytes]:
-        """Return the answer to a request with this correlation id; what is large is not copied."""
+        """Return the answer to a request with this correlation id. Large parts are not copied."""
         return [self.frame[:4] + struct.pack(">i", correlation_id), memoryview(self.frame)[8:]]
 
 
@@ -62,12 +62,12 @@ class Exchange:
         self.request = request
         self.size = size
         self.buffers: list[Any] | None = None
-        # Called if the client goes away before the answer is there.
+        # Called if the client disconnects before the answer.
         self.on_lost: Callable[[], None] | None = None
 
     @property
     def local(self) -> Endpoint:
-        """The address that the client reached, under the name of the listener that took it."""
+        """The address that the client connected to, with the name of its listener."""
         return self._connection.local
 
     @property
@@ -76,22 +76,22 @@ class Exchange:
         return self._connection.peer
 
     def answer(self, body: Any) -> None:
-        """Send *body* when everything before it was sent; None ends the exchange without a word."""
+        """Send *body* after all earlier answers; None ends the exchange without a response."""
         self._connection.answered(self, body)
 
     def throttle(self, milliseconds: int) -> None:
-        """Take no more from the client for a while: it has used more than it may. Its answers are sent."""
+        """Stop reading from the client for a while: it has exceeded its quota. Its answers are sent."""
         self._connection.mute(milliseconds)
 
     def fail(self, reason: str) -> None:
-        """Close the connection: no answer would be true."""
+        """Close the connection: there is no correct answer."""
         self._connection.refuse(reason)
 
     def attempt(self, call: Callable[[], None]) -> None:
-        """Run *call*, a step towards the answer: a bug of ours in it costs this client its connection.
+        """Run *call*, a step towards the answer; on an unexpected exception close the connection.
 
-        Without that it would wait for an answer that never comes, and whoever else is served by the same
-        callback of the loop would not be.
+        Otherwise the client would wait for an answer forever, and other clients that the same callback of the
+        loop serves would get none.
         """
         try:
             call()
@@ -101,7 +101,7 @@ class Exchange:
 
 
 class RequestService(Protocol):
-    """Who answers requests."""
+    """The interface that answers requests."""
 
     def handle(self, exchange: Exchange) -> None:
         """Answer the request, now or later."""
@@ -121,10 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         connections: set[Connection],
         owed_ms: Callable[[ApiKey], int] = lambda api_key: 0,
     ) -> None:
-        """Begin with nothing.
+        """Create the connection before its socket is connected.
 
-        *owed_ms* says how long a client has to wait with its first request of a kind, for what was used
-        before it came: whoever hangs up and connects again gains nothing.
+        *owed_ms* returns how long the client must wait with its first request of a kind, because of earlier
+        usage: reconnecting does not avoid a quota.
         """
         self._service = service
         self._budget = budget
@@ -135,12 +135,12 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.local = Endpoint("", 0, listener)
         self.peer = ""
-        # Requests in the order they came: those whose turn has not come, then those being answered.
+        # Requests in the order of arrival: waiting ones and running ones.
         self._waiting: deque[Exchange] = deque()
         self._running: deque[Exchange] = deque()
         self._starting = False
-        # What the budget has counted for us beside an incomplete request: those that are complete, and
-        # responses the socket did not take.
+        # Bytes that the budget counts for this connection besides an incomplete request: complete requests
+        # and unsent responses.
         self._request_bytes = 0
         self._response_bytes = 0
         self._reading_paused = False
@@ -151,10 +151,11 @@ class Connection(asyncio.BufferedProtocol):
         self._waited_for: set[ApiKey] = set()
         self._muted_until_ns: int | None = None
         self._unmuting: asyncio.TimerHandle | None = None
-        # Since when the client is idle, its request incomplete, its response not taken; and how much of that.
+        # The times since when the client is idle, its request is incomplete and its response is unsent; and
+        # the unsent bytes.
         self._idle_ns = self._frame_ns = self._unsent_ns = clock.monotonic_ns()
         self._unsent = 0
-        # What came since the last look, and since when that is next to nothing while memory is short.
+        # Bytes received since the last check, and since when they are very few while memory is short.
         self._came = 0
         self._lingers_ns: int | None = None
 
@@ -165,14 +166,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("sockname")
         self.local = Endpoint(host, port, self.local.name)
-        # A client that is gone already has no address any more; its end is told next.
+        # A client that has already disconnected has no address; connection_lost is called next.
         peer = transport.get_extra_info("peername")
         self.peer = f"/{peer[0]}" if peer else ""
         self._transport.set_write_buffer_limits(high=UNSENT_MAX, low=0)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Give back everything; answers that come later go nowhere."""
+        """Release all memory; later answers are dropped."""
         self._transport = None
         if self._unmuting is not None:
             self._unmuting.cancel()
@@ -184,28 +185,28 @@ class Connection(asyncio.BufferedProtocol):
                 lost()
         self._running.clear()
         self._budget.give_unsent(self._response_bytes)
-        # Now, not when Python finds the rings that lead from here to the transport and back.
+        # Released now, not when Python's garbage collector finds the cycle with the transport.
         self._inbox.clear()
         self._budget.give(self._request_bytes)
         self._budget.update(self._claim, 0, 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go.
+        """Return the buffer for the next bytes.
 
-        Where memory is short, no more than completes the request that has begun: a client that sends one
-        after the other would otherwise never be between two of them, where reading can pause.
+        If memory is short, the buffer ends with the current request: a client that sends many requests would
+        otherwise never be between two of them, where reading can pause.
         """
         missing = self._inbox.missing
         if not missing:
             return self._inbox.space()
         if not self._budget.may_go_on(self._claim):
-            # Others took the room since reading was last looked at. It pauses after this.
+            # Other connections took the room since the last check. Reading pauses after this.
             return self._inbox.space(min(missing, _BYTES_WITHOUT_ROOM))
         space = self._inbox.space()
         return space[: min(missing, WINDOW)] if self._inbox.is_large or self._budget.exhausted else space
 
     def buffer_updated(self, count: int) -> None:
-        """Take in what came."""
+        """Process *count* received bytes."""
         now_ns = self._idle_ns = self._clock.monotonic_ns()
         self._came += count
         fresh = not self._inbox.pending
@@ -223,16 +224,16 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume()
 
     def eof_received(self) -> None:
-        """Let the transport close: who closed its half does not read answers either."""
+        """Close the transport: a client that closed its half does not read answers either."""
 
     def pause_writing(self) -> None:
-        """Make nothing more for a client that does not read."""
+        """Create no further responses while the client does not read."""
         self._writing_paused = True
         self._unsent_ns = self._clock.monotonic_ns()
         self._unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        """Go on: everything was taken."""
+        """Continue: all responses were sent."""
         self._writing_paused = False
         taken, self._response_bytes = self._response_bytes, 0
         self._budget.give_unsent(taken)
@@ -243,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------
 
     def _receive(self, frame: bytearray | memoryview) -> None:
-        """Put the request in *frame* in line."""
+        """Decode the request in *frame* and add it to the queue."""
         if self._transport is None or self._transport.is_closing() or self._draining:
             return
         if len(frame) > OTHER_BYTES_MAX and bytes(frame[:2]) != _PRODUCE:
@@ -255,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
             if error.api_key != ApiKey.API_VERSIONS:
                 self.refuse(str(error))
                 return
-            # A client that asks for versions in one we do not know is told which we do, in the oldest.
+            # ApiVersions in an unsupported version is answered in version 0 with the supported versions.
             request = Request(ApiKey.API_VERSIONS, 0, error.correlation_id, error.client_id, error)
         except MalformedMessage as error:
             self.refuse(str(error))
@@ -265,9 +266,9 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.take(len(frame))
 
     def _start_next(self) -> None:
-        """Start the requests whose turn has come: produce beside produce, anything else alone."""
+        """Start the next requests: produce requests concurrently, any other request alone."""
         if self._starting:
-            # A request that is answered while it is started gets here again; the loop below goes on.
+            # A request that is answered while it is started calls this again; the loop below continues.
             return
         self._starting = True
         try:
@@ -286,9 +287,9 @@ class Connection(asyncio.BufferedProtocol):
             self._starting = False
 
     def answered(self, exchange: Exchange, body: Any) -> None:
-        """Send the answer of *exchange* when it is its turn."""
-        # What it calls leads back to the exchange, and such a ring would keep the whole request in memory
-        # until Python looks for rings.
+        """Send the answer of *exchange* after all earlier answers."""
+        # The callback refers to the exchange; the cycle would keep the whole request in memory until the next
+        # garbage collection.
         exchange.on_lost = None
         if self._transport is None:
             return
@@ -312,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume()
 
     def _send_ready(self) -> None:
-        """Send the answers that are there, up to the first that is not."""
+        """Send the available answers up to the first missing one."""
         running = self._running
         while running and running[0].buffers is not None and self._transport is not None:
             if self._writing_paused:
@@ -327,27 +328,27 @@ class Connection(asyncio.BufferedProtocol):
     # --- limits -----------------------------------------------------------------------------------
 
     def _count_unsent(self, buffers: Sequence[WireBytes]) -> None:
-        """Count a response that the socket did not take at once."""
+        """Count the part of a response that the socket did not accept at once."""
         if self._writing_paused:
             size = sum(map(len, buffers))
             self._response_bytes += size
             self._budget.take_unsent(size)
 
     def _count_inbox(self) -> None:
-        """Count the memory of a request that is not complete."""
+        """Count the memory of an incomplete request."""
         if self._transport is None:
             return
         held = self._inbox.held
         grown = held > self._claim.held
         self._budget.update(self._claim, held, self._inbox.missing)
         if grown and self._budget.overdrawn:
-            self.refuse("requests that are not complete take too much memory")
+            self.refuse("incomplete requests take too much memory")
 
     def _pause_or_resume(self) -> None:
-        """Stop reading while too much is unanswered, here or altogether; go on when it is not.
+        """Pause reading while this client or all clients have too much unanswered, else resume it.
 
-        A request that has begun is read on in its turn where memory is short: what it holds already is only
-        given back once it is complete, or its client is found to be too slow.
+        If memory is short, an incomplete request is still read when its turn comes: its memory is released
+        only when it is complete or its client is disconnected as too slow.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -382,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_or_resume()
 
     def mute(self, milliseconds: int) -> None:
-        """Read nothing and start nothing for so long; what is under way goes on."""
+        """Read and start no requests for *milliseconds*; running requests continue."""
         if milliseconds <= 0 or self._transport is None or self._draining:
             return
         until_ns = self._clock.monotonic_ns() + milliseconds * 1_000_000
@@ -400,13 +401,13 @@ class Connection(asyncio.BufferedProtocol):
             self._unmuting = asyncio.get_running_loop().call_later(left_ms / 1000, self._unmute)
             return
         self._muted_until_ns = None
-        # It was us who did not let it ask.
+        # The client was muted, not idle.
         self._idle_ns = self._clock.monotonic_ns()
         self._start_next()
         self._pause_or_resume()
 
     def _must_wait(self, api_key: ApiKey) -> bool:
-        """Return whether the first request of its kind has to wait, once, and see to it."""
+        """Return whether the first request of its kind must wait, and mute the client if so."""
         if api_key in self._waited_for:
             return False
         self._waited_for.add(api_key)
@@ -421,17 +422,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and has_hung_up(transport):
             self.refuse("the client hung up")
         elif self._muted_until_ns is not None and self._budget.exhausted and self._waiting:
-            # What it sent ahead of its turn is in nobody's way but where memory is short.
+            # Requests that it sent ahead do no harm unless memory is short.
             self.refuse("the client waits for its quota, and memory is short")
         elif self._writing_paused:
             if now_ns - self._unsent_ns >= stall_ns:
                 unsent = transport.get_write_buffer_size()
                 if self._unsent - unsent < (now_ns - self._unsent_ns) / 1e9 * BYTES_A_SECOND_MIN:
                     discard_unsent(transport)
-                    self.refuse("the client does not take its responses")
+                    self.refuse("the client does not read its responses")
                 self._unsent, self._unsent_ns = unsent, now_ns
         elif self._lingers(transport, now_ns):
-            self.refuse("memory is short, and the client does not go on with its request")
+            self.refuse("memory is short, and the client does not continue its request")
         elif self._inbox.pending and not self._reading_paused:
             seconds = (now_ns - self._frame_ns) / 1e9
             if seconds * 1e9 >= stall_ns and self._inbox.pending < seconds * BYTES_A_SECOND_MIN:
@@ -440,10 +441,10 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse("the client was idle")
 
     def _lingers(self, transport: asyncio.Transport, now_ns: int) -> bool:
-        """Return whether others wait for the memory of a request whose client sends next to nothing of it."""
+        """Return whether others wait for memory while the client sends almost nothing of its request."""
         came, self._came = self._came, 0
         waited_for = self._budget.short and self._claim.held > SMALL
-        # Where it is us who do not read, what it sent shows in the socket.
+        # If reading is paused here, sent bytes are waiting in the socket.
         going = is_readable(transport) if self._reading_paused else came >= _BYTES_A_LOOK_MIN
         if not waited_for or going:
             self._lingers_ns = None
@@ -461,18 +462,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def drain(self) -> None:
-        """Take no more requests; those that were taken wait for nothing any more."""
+        """Accept no more requests; received ones no longer wait for a quota."""
         self._draining = True
         self._muted_until_ns = None
         self._start_next()
         self._pause_or_resume()
 
     def close(self) -> None:
-        """Close the connection once what was answered is sent."""
+        """Close the connection once all answers are sent."""
         if self._transport is not None:
             self._transport.close()
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is owed."""
+        """Whether a request is unanswered."""
         return bool(self._running or self._waiting)

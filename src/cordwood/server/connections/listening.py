@@ -1,4 +1,4 @@
-"""Listening sockets, and accepting on them even where file handles run out."""
+"""Listening sockets, and accepting connections even when file handles run out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cordwood.errors import ListenFailed
 from cordwood.host import process
 
 BACKLOG = 1024
-#: With port 0 the one the system picks for the first address must be free at the others too.
+#: With port 0, the port that the system picks for the first address must be free at the others too.
 _PORT_TRIES = 20
 _ACCEPTS_AT_ONCE = 64
-#: The file handles that connections leave to files: a quarter of all, and no more than this.
+#: The file handles that are reserved for files: a quarter of all, and at most this many.
 _FOR_FILES_MAX = 256
 _NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _NO_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -31,7 +31,7 @@ def listen(endpoint: Endpoint) -> list[socket.socket]:
     """Return sockets that listen at every address of *endpoint*, IPv4 and IPv6, all at one port.
 
     Raises:
-        ListenFailed: If one of the addresses is taken or not ours.
+        ListenFailed: If one of the addresses is in use or not local.
     """
     for _ in range(_PORT_TRIES):
         try:
@@ -51,7 +51,7 @@ def _listen_once(endpoint: Endpoint) -> list[socket.socket]:
                 sockets.append(_bound(family, (address[0], port, *address[2:])))
             except OSError as error:
                 if family == socket.AF_INET6 and sockets and error.errno in _NO_SUCH_ADDRESS:
-                    # A machine may know the name by an IPv6 address that it does not have.
+                    # The name may resolve to an IPv6 address that the machine does not have.
                     continue
                 raise
             port = sockets[-1].getsockname()[1]
@@ -63,9 +63,9 @@ def _listen_once(endpoint: Endpoint) -> list[socket.socket]:
 
 
 def _addresses(host: str) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return what *host* stands for, IPv4 first: its port is the one that is shown."""
+    """Return the addresses of *host*, IPv4 first: the port of the first one is shown."""
     if host == "localhost":
-        # Many a hosts file has one of them only, and clients may still use the other.
+        # Some hosts files have only one of them, and clients may use the other.
         return [(socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET6, ("::1", 0, 0, 0))]
     found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return sorted({(family, address) for family, _, _, _, address in found}, key=lambda one: one[0])
@@ -87,13 +87,13 @@ def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
 
 
 class Acceptor:
-    """Accepts on sockets. Used on the loop only.
+    """Accepts connections on sockets. Used on the loop only.
 
-    Connections leave some file handles to files: a client that is connected is served, though its record
-    needs a new segment. Where only those are left, others are asked to give some back, and when nobody can,
-    the client is turned away. One handle is kept in reserve for that: it is given up for long enough to take
-    the next connection and close it. Its client learns that at once, instead of waiting in a queue that
-    nobody serves, and the listening socket does not keep the loop busy.
+    Some file handles are reserved for files, so that a connected client is served even if its record needs a
+    new segment. If only those are left, *make_room* closes files; if it cannot, the new connection is closed.
+    One spare handle is kept for that case: it is released to accept the next connection and close it. The
+    client learns of the refusal at once instead of waiting in the backlog, and the listening socket does not
+    keep the loop busy.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class Acceptor:
         make: Callable[[str], asyncio.BaseProtocol | None],
         make_room: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Begin to accept on *sockets*, each with its listener's name.
+        """Accept connections on *sockets*, each with the name of its listener.
 
-        *make* returns the protocol of a new connection, or None to turn it away. *make_room* gives file
-        handles back and returns how many.
+        *make* returns the protocol of a new connection, or None to close it. *make_room* closes files and
+        returns their number.
         """
         self._loop = loop
         self._sockets = sockets
@@ -133,7 +133,7 @@ class Acceptor:
                     continue
                 raise
             if _is_for_files(accepted) and not self._make_room():
-                _LOGGER.warning("the file handles that are left are for files; a client is turned away")
+                _LOGGER.warning("the remaining file handles are for files; a new connection is closed")
                 accepted.close()
                 return
             self._begin(accepted, name)
@@ -154,12 +154,12 @@ class Acceptor:
     def _begun(self, protocol: asyncio.BaseProtocol, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _LOGGER.warning("a connection could not be begun: %s", task.exception())
+            _LOGGER.warning("a connection could not be set up: %s", task.exception())
             protocol.connection_lost(None)
 
     def _turn_away(self, listening: socket.socket) -> None:
-        """Take one connection with the handle in reserve, and close it."""
-        _LOGGER.warning("no file handles are left; a client is turned away")
+        """Accept one connection with the spare handle, and close it."""
+        _LOGGER.warning("no file handles are left; a new connection is closed")
         if self._reserve is not None:
             os.close(self._reserve)
         with contextlib.suppress(OSError):
@@ -177,9 +177,9 @@ class Acceptor:
 
 
 def _is_for_files(accepted: socket.socket) -> bool:
-    """Return whether only the handles that files may need are left.
+    """Return whether only the handles that are reserved for files are left.
 
-    The system gives out the lowest number that is free: all below that of the newest one are taken.
+    The system assigns the lowest free number: all numbers below the newest one are in use.
     """
     limit = process.handle_limit()
     return accepted.fileno() >= limit - min(limit // 4, _FOR_FILES_MAX)

@@ -1,8 +1,8 @@
-"""Memory that goes back to the system: what the allocator keeps for later, and buffers of large requests.
+"""Return of memory to the operating system: free memory of the allocator, and buffers of large requests.
 
-Batches come and go by the megabyte, and glibc keeps what they took: after a heavy load a server held ten
-times what it used. Asking for every large block from the operating system instead cost a fifth of the
-throughput; asking glibc now and then to let go costs nothing that can be measured.
+glibc keeps the memory of freed batches: after a heavy load a server held ten times the memory that it used.
+Allocating every large block from the operating system cost a fifth of the throughput; calling malloc_trim
+periodically has no measurable cost.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import ctypes
 import mmap
 from collections.abc import Callable
 
-#: How often the server asks.
+#: The interval between calls of malloc_trim.
 TRIM_SECONDS = 5.0
 
 
 def find_trim() -> Callable[[], None]:
-    """Return a call that gives free memory back to the operating system; it does nothing without glibc."""
-    # Other allocators have no such call, and give back by themselves.
+    """Return a function that returns free memory to the operating system; without glibc it does nothing."""
+    # Other allocators have no such function, and return memory by themselves.
     with contextlib.suppress(OSError, AttributeError):
         trim = ctypes.CDLL(None).malloc_trim
         return lambda: trim(0)
@@ -26,15 +26,15 @@ def find_trim() -> Callable[[], None]:
 
 
 def map_buffer(size: int) -> mmap.mmap | None:
-    """Return a writable buffer that takes memory page by page as it is filled, None if there is none.
+    """Return a writable buffer that takes memory page by page as it is filled, or None if mapping fails.
 
-    It is grown by its ``resize`` without a copy, and its memory goes back the moment that nobody uses it. The
-    allocator would copy it to grow it, and keep what it took for a while.
+    ``resize`` grows it without a copy, and its memory is returned when the last reference is dropped. The
+    allocator would copy a growing buffer and keep its memory for a while.
     """
     with contextlib.suppress(OSError, ValueError, AttributeError):
         made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(OSError, AttributeError):
-            # A huge page would take two megabytes for the first byte.
+            # With huge pages the first byte would take two megabytes.
             made.madvise(mmap.MADV_NOHUGEPAGE)
         return made
     return None

@@ -1,4 +1,4 @@
-"""What the socket of a connection tells and takes beside its bytes."""
+"""Low-level queries and options of a connection's socket."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import struct
 
 
 def has_hung_up(transport: asyncio.Transport) -> bool:
-    """Return whether the peer hung up, which nobody is told of a connection that is not read from.
+    """Return whether the peer has closed the connection, also while reading is paused.
 
-    Known where the system tells: elsewhere it shows when something is sent.
+    False on systems that do not report it; there the next send fails.
     """
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "POLLRDHUP"):
@@ -22,9 +22,9 @@ def has_hung_up(transport: asyncio.Transport) -> bool:
 
 
 def discard_unsent(transport: asyncio.Transport) -> None:
-    """Have the system drop what it was to send when the connection is closed.
+    """Make the system drop unsent bytes when the connection is closed.
 
-    It would go on trying for minutes, and hold megabytes for a client that we gave up.
+    It would otherwise retry for minutes and hold megabytes for a client that was given up.
     """
     connected = transport.get_extra_info("socket")
     if connected is not None:
@@ -32,7 +32,7 @@ def discard_unsent(transport: asyncio.Transport) -> None:
 
 
 def is_readable(transport: asyncio.Transport) -> bool:
-    """Return whether bytes wait in the socket of a connection; True where that cannot be told."""
+    """Return whether received bytes wait in the socket; True if that cannot be determined."""
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return True

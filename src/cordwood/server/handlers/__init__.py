@@ -1,4 +1,4 @@
-"""One module a theme: requests of the protocol in, words of the broker out, and back."""
+"""Request handlers: translate between protocol messages and the broker, one module per topic area."""
 
 from cordwood.server.handlers.cluster import describe_cluster, describe_log_dirs, describe_topic_partitions
 from cordwood.server.handlers.cluster_metadata import api_versions, metadata

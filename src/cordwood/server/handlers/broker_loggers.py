@@ -1,4 +1,4 @@
-"""The levels of our loggers, told and set by Kafka's names for them. They hold until the process ends."""
+"""Levels of Cordwood's loggers under Kafka's names. Changes last until the process ends."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from cordwood.errors import ConfigError, InvalidSetting
 from cordwood.protocol.messages import IncrementalAlterableConfig
 
-#: The logger above all of ours. Those of whoever runs a broker in a process of their own are theirs.
+#: The parent of all loggers of Cordwood. Other loggers of the process are not changed.
 ROOT = "cordwood"
-#: Kafka's levels and Python's numbers for them, the finest first.
+#: Kafka's levels and Python's numbers for them, the most detailed first.
 LEVELS = {
     "TRACE": 5,
     "DEBUG": logging.DEBUG,
@@ -23,7 +23,7 @@ SET, DELETE = 0, 1
 
 
 def logger_levels() -> dict[str, str]:
-    """Return the level at which each of our loggers logs, its own or that of the one above it."""
+    """Return the effective level of each logger of Cordwood."""
     return {name: _level_of(logging.getLogger(name)) for name in sorted(_names())}
 
 
@@ -42,20 +42,20 @@ def _level_of(logger: logging.Logger) -> str:
 
 
 def alter_levels(changes: Sequence[IncrementalAlterableConfig], *, validate_only: bool) -> None:
-    """Set the levels of loggers, or give them back to the logger above. All of *changes*, or none.
+    """Set or reset the levels of loggers: all of *changes* or none.
 
     Raises:
-        ConfigError: If there is no such logger, level or change.
+        ConfigError: If a logger, a level or an operation is unknown.
     """
     levels = []
     for change in changes:
         if change.config_operation not in (SET, DELETE):
-            raise ConfigError("resource", f"the level of {change.name} can be set and deleted only")
+            raise ConfigError("resource", f"the level of {change.name} can only be set or deleted")
         if change.name not in _names():
             raise ConfigError(change.name, f"there is no logger {change.name}")
         if change.config_operation == DELETE:
             if change.name == ROOT:
-                raise ConfigError("resource", f"the level of {ROOT} can be set only: no logger is above it")
+                raise ConfigError("resource", f"the level of {ROOT} can only be set: it has no parent logger")
             levels.append(logging.NOTSET)
         elif change.value in LEVELS:
             levels.append(LEVELS[change.value])

@@ -34,11 +34,11 @@ PARTITIONS_A_PAGE_MAX = 2000
 
 
 async def describe_cluster(context: Context, exchange: Exchange) -> DescribeClusterResponse:
-    """Describe the one broker there is."""
+    """Describe the only broker."""
     request: DescribeClusterRequest = exchange.request.body
     if request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
-            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message="there are no controllers here"
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, error_message="there are no controllers"
         )
     node_id, where = context.config.node_id, context.advertised(exchange.local)
     asked = request.include_cluster_authorized_operations
@@ -51,7 +51,7 @@ async def describe_cluster(context: Context, exchange: Exchange) -> DescribeClus
 
 
 async def describe_topic_partitions(context: Context, exchange: Exchange) -> DescribeTopicPartitionsResponse:
-    """Describe topics in the order of their names, a page of partitions at a time."""
+    """Describe topics in the order of their names, one page of partitions at a time."""
     request: DescribeTopicPartitionsRequest = exchange.request.body
     asked = {topic.name for topic in request.topics}
     names = sorted(asked) if asked else context.tenant.sorted_names()
@@ -64,7 +64,7 @@ async def describe_topic_partitions(context: Context, exchange: Exchange) -> Des
     def make() -> DescribeTopicPartitionsResponse:
         return _page(context, names, first, left)
 
-    # A page has no more topics than partitions; topics that are not there have none.
+    # A page has at most as many topics as partitions; missing topics have none.
     if len(names) <= PARTITIONS_A_PAGE_MAX and all_epochs_known(context, names):
         return make()
     return await context.readers.call(make)
@@ -107,7 +107,7 @@ def _topic(context: Context, topic: BrokerTopic, partitions: range) -> DescribeT
                 leader_epoch=epochs[index],
                 replica_nodes=here,
                 isr_nodes=here,
-                # They may be null by the protocol, but Java's admin client takes them for lists.
+                # The protocol allows null, but Java's admin client expects lists.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
             )
@@ -118,7 +118,7 @@ def _topic(context: Context, topic: BrokerTopic, partitions: range) -> DescribeT
 
 
 async def describe_log_dirs(context: Context, exchange: Exchange) -> DescribeLogDirsResponse:
-    """Say how large partitions are, and how much space is left: to a tenant, of what it may store."""
+    """Return the sizes of partitions and the free space; for a tenant, the rest of its quota."""
     request: DescribeLogDirsRequest = exchange.request.body
     tenant = context.tenant
     wanted = None if request.topics is None else {t.topic: set(t.partitions) for t in request.topics}
@@ -129,7 +129,7 @@ async def describe_log_dirs(context: Context, exchange: Exchange) -> DescribeLog
         for name in tenant.names() if wanted is None else wanted:
             topic = tenant.find(name)
             sizes: dict[int, int] = {}
-            # A topic that is deleted meanwhile is left out.
+            # A topic that is deleted concurrently is left out.
             with contextlib.suppress(UnknownTopic, LogClosed):
                 sizes = {} if topic is None else tenant.sizes(topic)
             stored += sum(sizes.values())
@@ -147,9 +147,9 @@ async def describe_log_dirs(context: Context, exchange: Exchange) -> DescribeLog
 
 
 def _space(context: Context, stored: int) -> tuple[int, int]:
-    """Return how much there is space for in all, and how much of it is left, -1 where that is not told.
+    """Return the total and the free bytes, or -1 if the client must not see them.
 
-    How full the disk is says how much others have stored.
+    The usage of the disk would reveal how much other orgs have stored.
     """
     quota = context.quotas.stored
     if quota is not None:
@@ -157,5 +157,5 @@ def _space(context: Context, stored: int) -> tuple[int, int]:
     if context.tenant.is_one_of_many:
         return -1, -1
     free = context.node.directory.free_bytes()
-    # In memory there is no end to it but that of the field.
+    # In memory the only limit is the range of the field.
     return min(free + stored, (1 << 63) - 1), free

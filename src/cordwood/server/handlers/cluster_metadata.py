@@ -1,4 +1,4 @@
-"""ApiVersions and Metadata: what is spoken here, what topics there are, and where to find them."""
+"""ApiVersions and Metadata: supported versions, brokers and topics."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from cordwood.server.context import Context
 from cordwood.server.handlers.controller import FEATURES_EPOCH, finalized_features, supported_features
 
 _NAME_NULLABLE_FROM = 12
-# Everything one may do, as bits by the number of the operation: nobody is refused anything here.
+# All operations, as bits by the number of the operation: there is no access control.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-#: With at least this many topics, the list of all topics is made in a thread.
+#: With at least this many topics, the list of all topics is created in a thread.
 MANY = 200
 
 
 async def api_versions(served: Collection[ApiKey], exchange: Exchange) -> ApiVersionsResponse:
-    """Say which APIs are served, in which versions; and so much even to whom asks in a version not spoken."""
+    """Return the supported APIs and their versions, also to a client that asks in an unsupported version."""
     if isinstance(exchange.request.body, UnsupportedVersion):
         return api_versions_response([ApiKey.API_VERSIONS], ErrorCode.UNSUPPORTED_VERSION)
     response = api_versions_response(served)
@@ -42,7 +42,7 @@ async def api_versions(served: Collection[ApiKey], exchange: Exchange) -> ApiVer
 
 
 async def metadata(context: Context, exchange: Exchange) -> MetadataResponse | Prepared:
-    """Describe the topics asked for, creating those that are missing if both sides allow it."""
+    """Describe the requested topics; create missing ones if the broker and the client allow it."""
     request: MetadataRequest = exchange.request.body
     version = exchange.request.api_version
     asked = request.topics
@@ -57,7 +57,7 @@ async def metadata(context: Context, exchange: Exchange) -> MetadataResponse | P
 
 
 def _create(context: Context, names: Sequence[str]) -> dict[str, ErrorCode]:
-    """Create topics; return the codes of those that could not be."""
+    """Create topics; return the error codes of those that could not be created."""
     errors = {}
     for name in names:
         try:
@@ -70,7 +70,7 @@ def _create(context: Context, names: Sequence[str]) -> dict[str, ErrorCode]:
 
 
 async def _list_all(context: Context, exchange: Exchange) -> Prepared:
-    """Describe all topics. There may be very many: the answer is made beside the loop, and kept."""
+    """Describe all topics. There may be very many: the answer is created off the loop and cached."""
     request: MetadataRequest = exchange.request.body
     version, tenant = exchange.request.api_version, context.tenant
     where = context.advertised(exchange.local)
@@ -95,7 +95,7 @@ async def _list_all(context: Context, exchange: Exchange) -> Prepared:
 
 
 def all_epochs_known(context: Context, names: Iterable[str]) -> bool:
-    """Return whether the leader epochs of topics need not be read from the disk. Never blocks."""
+    """Return whether the leader epochs of all topics are in memory. Never blocks."""
     found = map(context.tenant.find, names)
     return all(topic is None or context.node.topics.epochs.known(topic.entry) is not None for topic in found)
 
@@ -140,7 +140,7 @@ def _topic(
     if asked.name is None or (not asked.name and asked.topic_id != NULL_ID):
         topic = context.tenant.find_by_id(asked.topic_id)
         if topic is None:
-            # In versions 10 and 11 a question may leave out the name and an answer may not.
+            # In versions 10 and 11 the name may be null in a request but not in a response.
             name = None if request.api_version >= _NAME_NULLABLE_FROM else ""
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id
@@ -166,7 +166,7 @@ def _described(
 
 
 def _code_of_missing(context: Context, name: str) -> ErrorCode:
-    """Return what to say of a topic that is not there: nobody should wait for one that never can be."""
+    """Return the error code of a missing topic: clients must not wait for one with an invalid name."""
     try:
         context.tenant.check_name(name)
     except RecordRefused:
@@ -175,14 +175,14 @@ def _code_of_missing(context: Context, name: str) -> ErrorCode:
 
 
 class _Partitions:
-    """What is said of partitions, which is the same for most topics: it is made once for an answer."""
+    """A cache of partition descriptions for one answer: most topics have the same."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
         self._made: dict[tuple[int, ...], list[MetadataResponsePartition]] = {}
 
     def described(self, epochs: tuple[int, ...]) -> list[MetadataResponsePartition]:
-        """Return what is said of a topic whose partitions have these leader epochs."""
+        """Return the descriptions of partitions with these leader epochs."""
         if epochs not in self._made:
             here = [self._node_id]
             self._made[epochs] = [

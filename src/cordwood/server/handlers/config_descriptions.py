@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs tells them: their values, and where these come from."""
+"""Settings in the form of DescribeConfigs: their values and sources."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cordwood.config import (
 from cordwood.protocol.messages import DescribeConfigsResourceResult, DescribeConfigsSynonym
 from cordwood.server.handlers.broker_loggers import logger_levels
 
-#: Where a value comes from: the topic itself, this broker or all of them at run time, the broker's file,
-#: nowhere; and for loggers, which are no settings.
+#: The source of a value: the topic, run-time settings of this broker or of all brokers, the broker's file,
+#: the default; and the source of logger levels.
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_EVERY_BROKER, SOURCE_FILE, SOURCE_DEFAULT, SOURCE_LOGGER = range(1, 7)
 #: Kafka's numbers for the types of values.
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 Synonyms = Sequence[tuple[str, object, int]]
-"""Names, values and sources, from the first that counts to the last."""
+"""Names, values and sources, highest precedence first."""
 
 
 def topic_settings(config: TopicConfig, layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
@@ -38,7 +38,7 @@ def topic_settings(config: TopicConfig, layers: LayeredConfig) -> list[DescribeC
         if setting.name in config.explicit:
             synonyms.append((setting.name, getattr(config, setting.attribute), SOURCE_TOPIC))
         if setting.name in CREATION_SETTINGS:
-            # What the broker says is about topics that are created from now on.
+            # The broker's value is for new topics only.
             synonyms.append((setting.name, setting.default, SOURCE_DEFAULT))
         else:
             synonyms += _broker_synonyms(setting, layers)
@@ -47,7 +47,7 @@ def topic_settings(config: TopicConfig, layers: LayeredConfig) -> list[DescribeC
 
 
 def broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
-    """Return every setting of the broker, the defaults of topics among them under their names there."""
+    """Return every setting of the broker, including topic defaults under the broker's names."""
     listed = [
         _result(
             setting.broker_name,
@@ -62,12 +62,12 @@ def broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult
 
 
 def every_broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
-    """Return the settings that all brokers were given at run time, and no others."""
+    """Return only the settings that were given to all brokers at run time."""
     return [_given(name, text, SOURCE_EVERY_BROKER) for name, text in layers.shared.items()]
 
 
 def group_settings() -> list[DescribeConfigsResourceResult]:
-    """Return every setting of a consumer group. None was given one: no group here could keep to it."""
+    """Return every setting of a consumer group, with its default: none can be set."""
     return [
         _result(setting.name, setting, [(setting.name, setting.default, SOURCE_DEFAULT)], read_only=False)
         for setting in GROUP_SETTINGS
@@ -75,7 +75,7 @@ def group_settings() -> list[DescribeConfigsResourceResult]:
 
 
 def broker_loggers() -> list[DescribeConfigsResourceResult]:
-    """Return the levels of our loggers."""
+    """Return the levels of Cordwood's loggers."""
     return [
         DescribeConfigsResourceResult(name=name, value=level, config_source=SOURCE_LOGGER, documentation=None)
         for name, level in logger_levels().items()
@@ -97,7 +97,7 @@ def _broker_synonyms(setting: Setting, layers: LayeredConfig) -> list[tuple[str,
 
 
 def _quotas(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
-    """Return the limits of orgs, each from the first place that sets it."""
+    """Return the limits of orgs, each from the source with the highest precedence."""
     found = {
         quota_name(attribute, org): _given(quota_name(attribute, org), text_of(value), SOURCE_FILE)
         for org, quota in layers.static.org_quotas.items()
@@ -112,7 +112,7 @@ def _quotas(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
 
 
 def _given(name: str, text: str, source: int) -> DescribeConfigsResourceResult:
-    """Return a setting that was given at run time, or is one of a family."""
+    """Return a setting that was given at run time or belongs to a family."""
     setting = DYNAMIC_SETTINGS.get(name)
     if setting is not None:
         return _result(name, setting, [(name, setting.parse(text, name), source)], read_only=False)

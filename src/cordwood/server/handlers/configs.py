@@ -39,7 +39,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 async def describe_configs(context: Context, exchange: Exchange) -> DescribeConfigsResponse:
-    """List settings of a resource: all of them, unless some are named."""
+    """Return the named settings of a resource, or all of them."""
     request: DescribeConfigsRequest = exchange.request.body
     results = []
     for resource in request.resources:
@@ -65,7 +65,7 @@ def _code(error: CordwoodError) -> ErrorCode:
 def _described(
     context: Context, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> list[DescribeConfigsResourceResult]:
-    # As in Kafka, a list without names asks for all of them.
+    # As in Kafka, an empty list means all settings.
     wanted = resource.configuration_keys
     chosen = [one for one in _all_of(context, resource) if not wanted or one.name in wanted]
     for one in chosen:
@@ -105,7 +105,7 @@ def _check_broker(context: Context, name: str) -> None:
 
 
 async def alter_configs(context: Context, exchange: Exchange) -> AlterConfigsResponse:
-    """Replace all settings that resources have of their own."""
+    """Replace all own settings of resources."""
     request: AlterConfigsRequest = exchange.request.body
     changes = [
         _ConfigChange(
@@ -119,7 +119,7 @@ async def alter_configs(context: Context, exchange: Exchange) -> AlterConfigsRes
 
 
 async def incremental_alter_configs(context: Context, exchange: Exchange) -> IncrementalAlterConfigsResponse:
-    """Change settings of resources one by one."""
+    """Change single settings of resources."""
     request: IncrementalAlterConfigsRequest = exchange.request.body
     changes = [
         _ConfigChange(
@@ -131,11 +131,11 @@ async def incremental_alter_configs(context: Context, exchange: Exchange) -> Inc
 
 
 ConfigEdit = Callable[[Mapping[str, str], Callable[[str], str]], dict[str, str]]
-"""Makes the settings that a resource is to have out of those it has, and of what each of them comes to."""
+"""Returns the new settings of a resource from its current ones and a function of effective values."""
 
 
 class _ConfigChange(NamedTuple):
-    """What is to become of the settings of a resource; ``steps`` are there if they come one by one."""
+    """A change of a resource's settings; ``steps`` is None unless it is incremental."""
 
     kind: int
     name: str
@@ -159,7 +159,7 @@ def _changing(changes: Sequence[IncrementalAlterableConfig]) -> ConfigEdit:
             elif one.config_operation in (APPEND, SUBTRACT) and one.value is not None:
                 settings[one.name] = _list_change(one, value_of(one.name))
             else:
-                raise ConfigError("resource", f"no such change of {one.name}: {one.config_operation}")
+                raise ConfigError("resource", f"unknown operation on {one.name}: {one.config_operation}")
         return settings
 
     return change
@@ -177,12 +177,12 @@ def _list_change(change: IncrementalAlterableConfig, value: str) -> str:
 def _value_of(
     settings: Mapping[str, Setting], described: Iterable[DescribeConfigsResourceResult]
 ) -> Callable[[str], str]:
-    """Return what tells the value of a list, and refuses what is none."""
+    """Return a function that returns the value of a list setting and refuses any other setting."""
     values = {one.name: one.value or "" for one in described}
 
     def value_of(name: str) -> str:
         if name not in settings or settings[name].kind.type != "list":
-            raise ConfigError(name, f"{name} is not a list that can be added to or taken from")
+            raise ConfigError(name, f"{name} is not a list: append and subtract are for lists")
         return values[name]
 
     return value_of
@@ -221,7 +221,7 @@ def _alter_one(
             raise ConfigError("resource", f"{what} cannot be changed here")
         elif context.administration is None:
             response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            response.error_message = "settings of the broker are changed by clients of org 0 only"
+            response.error_message = "only clients of org 0 may change settings of the broker"
         elif kind == BROKER:
             _alter_broker(context, context.administration, change, validate_only)
         else:
@@ -229,7 +229,7 @@ def _alter_one(
     except CordwoodError as error:
         response.error_code, response.error_message = _code(error), sentence_of(error)
         if kind == BROKER and isinstance(error, ConfigError):
-            # As Kafka has it for the settings of a broker, whatever is wrong with them.
+            # Kafka's code for any error in settings of a broker.
             response.error_code = ErrorCode.INVALID_REQUEST
     return response
 
@@ -258,5 +258,5 @@ def _alter_broker(
 def _alter_loggers(context: Context, change: _ConfigChange, validate_only: bool) -> None:
     _check_broker(context, change.name)
     if change.steps is None:
-        raise ConfigError("resource", "levels of loggers are changed by IncrementalAlterConfigs")
+        raise ConfigError("resource", "levels of loggers can only be changed by IncrementalAlterConfigs")
     alter_levels(change.steps, validate_only=validate_only)

@@ -1,4 +1,4 @@
-"""Elections, reassignments, the quorum and features: answered by the one broker there is."""
+"""Elections, reassignments, the quorum and features, answered for a cluster of one broker."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from cordwood.server.answers import shortened
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
-#: The features of a Kafka 4.3 that hold here, and their levels. Clients take `transaction.version` and others
-#: that are missing as switched off, which they are.
+#: The features of Kafka 4.3 that Cordwood supports, and their levels. Clients treat missing features, such as
+#: `transaction.version`, as disabled, which they are.
 FEATURES = {"metadata.version": 30}
-#: Grows with every change to the features, of which there are none.
+#: Would increase with every change to the features; they never change.
 FEATURES_EPOCH = 0
-#: The log of Kafka's quorum, and the one partition it has.
+#: The log of Kafka's quorum and its only partition.
 QUORUM_TOPIC, QUORUM_PARTITION = "__cluster_metadata", 0
 _QUORUM_EPOCH = 1
 _ELECTION_TYPES = (0, 1)
@@ -45,12 +45,12 @@ _PER_FEATURE_UP_TO = 1
 
 
 def supported_features() -> list[SupportedFeatureKey]:
-    """Return the features that this broker can run."""
+    """Return the features that this broker supports."""
     return [SupportedFeatureKey(name=name, min_version=at, max_version=at) for name, at in FEATURES.items()]
 
 
 def finalized_features() -> list[FinalizedFeatureKey]:
-    """Return the features that are switched on."""
+    """Return the enabled features."""
     return [
         FinalizedFeatureKey(name=name, min_version_level=at, max_version_level=at)
         for name, at in FEATURES.items()
@@ -58,7 +58,7 @@ def finalized_features() -> list[FinalizedFeatureKey]:
 
 
 async def elect_leaders(context: Context, exchange: Exchange) -> ElectLeadersResponse:
-    """Say of each partition that its leader is the right one. Of all partitions there is nothing to say."""
+    """Answer for each named partition that no election is needed; for all partitions answer nothing."""
     request: ElectLeadersRequest = exchange.request.body
     if request.election_type not in _ELECTION_TYPES:
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -77,7 +77,7 @@ def _elected(context: Context, topic: str, index: int) -> ElectionResult:
     if _is_there(context, topic, index):
         code, message = ErrorCode.ELECTION_NOT_NEEDED, "the leader is the preferred one"
     else:
-        code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
     return ElectionResult(partition_id=index, error_code=code, error_message=message)
 
 
@@ -89,7 +89,7 @@ def _is_there(context: Context, topic: str, index: int) -> bool:
 async def alter_partition_reassignments(
     context: Context, exchange: Exchange
 ) -> AlterPartitionReassignmentsResponse:
-    """Refuse to move partitions anywhere; that one stays where it is needs nothing to be done."""
+    """Refuse to move partitions; accept an assignment to this broker, which changes nothing."""
     request: AlterPartitionReassignmentsRequest = exchange.request.body
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
@@ -109,7 +109,7 @@ def _reassigned(context: Context, topic: str, asked: ReassignablePartition) -> R
     here = [context.config.node_id]
     if not _is_there(context, topic, asked.partition_index):
         result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        result.error_message = "there is no such partition"
+        result.error_message = "the partition does not exist"
     elif asked.replicas is None:
         result.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         result.error_message = "no reassignment is in progress"
@@ -122,19 +122,19 @@ def _reassigned(context: Context, topic: str, asked: ReassignablePartition) -> R
 async def list_partition_reassignments(
     context: Context, exchange: Exchange
 ) -> ListPartitionReassignmentsResponse:
-    """Say that no partition is on its way to another broker."""
+    """Answer that no reassignment is in progress."""
     return ListPartitionReassignmentsResponse(error_message=None)
 
 
 async def describe_quorum(context: Context, exchange: Exchange) -> DescribeQuorumResponse:
-    """Describe this broker as the one voter. Its log has an entry for each change to the topics seen here."""
+    """Describe this broker as the only voter. Its log has one entry per change to the visible topics."""
     request: DescribeQuorumRequest = exchange.request.body
     node_id, where = context.config.node_id, context.advertised(exchange.local)
     end = context.tenant.changes
 
     def partition(topic: str, index: int) -> QuorumPartitionState:
         if (topic, index) != (QUORUM_TOPIC, QUORUM_PARTITION):
-            code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such quorum"
+            code, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the quorum does not exist"
             return QuorumPartitionState(partition_index=index, error_code=code, error_message=message)
         return QuorumPartitionState(
             partition_index=index,
@@ -164,7 +164,7 @@ async def describe_quorum(context: Context, exchange: Exchange) -> DescribeQuoru
 
 
 async def update_features(context: Context, exchange: Exchange) -> UpdateFeaturesResponse:
-    """Refuse every change to a feature by its name; a level that it has already is no change."""
+    """Refuse every change to a feature; its current level is accepted."""
     request: UpdateFeaturesRequest = exchange.request.body
     results = [_updated(each) for each in request.feature_updates]
     if exchange.request.api_version <= _PER_FEATURE_UP_TO:
@@ -178,7 +178,7 @@ async def update_features(context: Context, exchange: Exchange) -> UpdateFeature
 def _updated(asked: FeatureUpdateKey) -> UpdatableFeatureResult:
     result = UpdatableFeatureResult(feature=asked.feature, error_message=None)
     level = FEATURES.get(asked.feature)
-    # Kafka takes level 0 of a feature that there is not for what it is: switched off.
+    # As in Kafka, level 0 of an unknown feature is accepted: it is disabled.
     if asked.max_version_level != (level or 0):
         expected = "it is not supported" if level is None else f"it stays at {level}"
         result.error_code = ErrorCode.INVALID_UPDATE_VERSION

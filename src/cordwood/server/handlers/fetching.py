@@ -1,4 +1,4 @@
-"""Fetch: batches as they stand in the files, now or as soon as there are enough of them."""
+"""Fetch: returns batches as stored, at once or as soon as there are enough."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cordwood.server.parking import Waiter
 #: The first version that names topics by id.
 BY_ID_FROM = 13
 READ_COMMITTED = 1
-#: Where memory is short a fetch still returns this much, or the first batch: it must not stand still.
+#: If memory is short, a fetch still returns this many bytes or the first batch, so that it makes progress.
 BYTES_MIN = 64 << 10
 
 
@@ -46,7 +46,7 @@ def fetch(context: Context, exchange: Exchange) -> None:
     """Read from partitions, waiting for ``min_bytes`` up to ``max_wait_ms``."""
     request: FetchRequest = exchange.request.body
     if request.session_epoch in (OPENING, SESSIONLESS):
-        # Who asks in full is done with the session it had.
+        # A full fetch ends the previous session.
         context.sessions.close(request.session_id)
         opening = request.session_epoch == OPENING
         (_OpeningFetch if opening else _Fetch)(context, exchange).begin()
@@ -87,20 +87,20 @@ def _forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:
 
 
 class _Fetch:
-    """One fetch until it is answered. On the loop, but for the reading itself."""
+    """One fetch until it is answered. On the loop, except the reads."""
 
     def __init__(self, context: Context, exchange: Exchange) -> None:
         self._context = context
         self._exchange = exchange
         self._request: FetchRequest = exchange.request.body
         self._by_id = exchange.request.api_version >= BY_ID_FROM
-        # Who may not be given as much as it waits for is given what it may.
+        # A fetch never waits for more bytes than it may return.
         self._max_bytes = context.quotas.fetch_max(
             min(self._request.max_bytes, context.config.fetch_max_bytes)
         )
         self._min_bytes = min(self._request.min_bytes, self._max_bytes)
         self._wishes: list[PartitionFetch] = []
-        # For each partition of the request the number of its wish, None where the topic is not known.
+        # For each partition of the request the index of its read, or None if the topic is unknown.
         self._plan: list[list[int | None]] = []
         self._unknown = False
         self._waiter: Waiter | None = None
@@ -110,7 +110,7 @@ class _Fetch:
         self._last = False
 
     def begin(self) -> None:
-        """Read once, and wait if that is not enough."""
+        """Read once, and wait if the result is too small."""
         self._resolve()
         request = self._request
         if self._unknown or request.max_wait_ms <= 0 or self._min_bytes <= 0 or self._context.closing:
@@ -129,7 +129,7 @@ class _Fetch:
         self._read()
 
     def _resolve(self) -> None:
-        """Find the topics that the request names."""
+        """Look up the topics of the request."""
         tenant = self._context.tenant
         named: set[TopicPartition] = set()
         for topic in self._request.topics:
@@ -141,7 +141,7 @@ class _Fetch:
                     numbers.append(None)
                 else:
                     numbers.append(len(self._wishes))
-                    # Named again, a partition gives nothing: it would be read as often as it is named.
+                    # A partition that is named again returns nothing, so that it is read only once.
                     max_bytes = 0 if (found.key, part.index) in named else part.max_bytes
                     named.add((found.key, part.index))
                     self._wishes.append(
@@ -152,15 +152,15 @@ class _Fetch:
             self._plan.append(numbers)
 
     def _places(self) -> Iterable[TopicPartition]:
-        """Return where bytes may come that this fetch waits for."""
+        """Return the partitions whose bytes this fetch waits for."""
         return [(wish.topic, wish.partition) for wish in self._wishes]
 
     def _peek(self) -> FetchResult | None:
-        """Return an empty result if there is nothing to read. Touches no disk."""
+        """Return an empty result if there is nothing to read, else None. Does not access the disk."""
         return self._context.node.peek(self._wishes)
 
     def _fill(self, max_bytes: int) -> FetchResult:
-        """Read what is wanted. In a thread."""
+        """Read the requested partitions. In a thread."""
         return self._context.node.read(self._wishes, max_bytes)
 
     def _read(self) -> None:
@@ -171,7 +171,7 @@ class _Fetch:
         self._context.readers.run(self._exchange, self._read_now, self._got)
 
     def _read_now(self) -> FetchResult:
-        """Read as much as there is memory for now, in a thread: many may have waited for one since."""
+        """Read as much as the budget allows now. In a thread: the read may have waited for one."""
         budget = self._context.budget
         limit = budget.reserve(self._max_bytes, BYTES_MIN)
         try:
@@ -179,12 +179,12 @@ class _Fetch:
         except BaseException:
             budget.release(limit)
             raise
-        # What was read stays reserved until the connection has it, and counts what the socket does not take.
+        # The bytes read stay reserved until the connection has the answer, which then counts unsent bytes.
         budget.release(limit - result.size)
         return result
 
     def _got(self, result: FetchResult) -> None:
-        """Take what was read."""
+        """Process the result of a read."""
         self._reading = False
         self._context.meter.read(self._reading_ns)
         try:
@@ -193,12 +193,12 @@ class _Fetch:
             self._context.budget.release(result.size)
 
     def _consider(self, result: FetchResult) -> None:
-        """Answer with *result* if it is enough, else wait for more."""
+        """Answer with *result* if it is large enough, else wait for more."""
         waiter = self._waiter
         if waiter is None or self._last or result.failed or result.size >= self._min_bytes:
             self._answer(result)
             return
-        # Bytes that came while we read may or may not be in the result; look again rather than miss them.
+        # Bytes that arrived during the read may or may not be in the result; read again to be sure.
         waiter.missing -= result.size
         if waiter.missing <= 0:
             self._read()
@@ -215,7 +215,7 @@ class _Fetch:
             self._read()
 
     def _end(self) -> None:
-        """Wait for nothing more."""
+        """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
         if self._waiter is not None:
@@ -232,14 +232,14 @@ class _Fetch:
         self._exchange.answer(response)
 
     def _respond(self, result: FetchResult) -> FetchResponse:
-        """Return the answer that tells of *result*."""
+        """Return the response with *result*."""
         committed_only = self._request.isolation_level == READ_COMMITTED
         topics = []
         for topic, numbers in zip(self._request.topics, self._plan, strict=True):
             gone = self._by_id and self._context.tenant.find_by_id(topic.topic_id) is None
             partitions = []
             for part, number in zip(topic.partitions, numbers, strict=True):
-                # Of a topic that is gone nothing is told: another of its name may have been read.
+                # Nothing is returned for a deleted topic: a new topic of the same name may have been read.
                 got = None if gone or number is None else result.each[number]
                 partitions.append(self._partition(part.index, got, committed_only))
             topics.append(FetchTopicResponse(topic.name, topic.topic_id, partitions))
@@ -253,7 +253,7 @@ class _Fetch:
             index=index,
             error_code=ErrorCode.NONE if got.error is None else code_of(got.error),
             high_watermark=got.high_watermark,
-            # There are no transactions, so everything that is visible is stable.
+            # There are no transactions, so all visible records are stable.
             last_stable_offset=got.high_watermark,
             log_start_offset=got.log_start_offset,
             aborted_transactions=[] if committed_only else None,
@@ -262,7 +262,7 @@ class _Fetch:
 
 
 class _OpeningFetch(_Fetch):
-    """A fetch that names all of its partitions and asks for a session."""
+    """A fetch that names all its partitions and requests a session."""
 
     def _respond(self, result: FetchResult) -> FetchResponse:
         response = super()._respond(result)
@@ -276,13 +276,13 @@ class _OpeningFetch(_Fetch):
 
 
 class _SessionFetch(_Fetch):
-    """A fetch of the partitions that a session has; only those with news are read and told of."""
+    """A fetch of a session's partitions; only those with changes are read and returned."""
 
     def __init__(self, context: Context, exchange: Exchange, session: FetchSession) -> None:
         super().__init__(context, exchange)
         self._session = session
         self._asked: list[Asked] = []
-        # Those that were read last, in the order of the result, and those whose topic is not there.
+        # The partitions of the last read, in the order of the result, and those whose topic does not exist.
         self._read_of: list[Asked] = []
         self._missing: list[Asked] = []
 
@@ -312,7 +312,7 @@ class _SessionFetch(_Fetch):
     def _respond(self, result: FetchResult) -> FetchResponse:
         session = self._session
         if session.epoch != next_epoch(self._request.session_epoch):
-            # The same request came again while this one waited, and goes on with the session.
+            # The request was sent again while this one waited; the new one continues the session.
             return FetchResponse(0, ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, [])
         topics: dict[TopicRef, list[FetchPartitionResponse]] = {}
         committed_only = self._request.isolation_level == READ_COMMITTED
@@ -329,9 +329,9 @@ class _SessionFetch(_Fetch):
         return FetchResponse(0, ErrorCode.NONE, session.id, told)
 
     def _pairs(self, result: FetchResult) -> Iterator[tuple[Asked, Got | None]]:
-        """Yield the partitions of *result*, with None for those whose topic is not there or no more."""
+        """Yield the partitions of *result*, with None for those whose topic does not exist."""
         for each, got in zip(self._read_of, result.each, strict=True):
-            # A name that was looked up by id may be another topic's by now.
+            # A name that was looked up by id may belong to another topic by now.
             gone = self._by_id and self._find_key(each.topic) is None
             yield each, None if gone else got
         yield from ((each, None) for each in self._missing)

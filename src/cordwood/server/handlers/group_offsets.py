@@ -1,4 +1,4 @@
-"""What consumer groups have committed: OffsetCommit, OffsetFetch, OffsetDelete."""
+"""Committed offsets of consumer groups: OffsetCommit, OffsetFetch, OffsetDelete."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.groups import CODES, unavailable
 
-#: From this version on topics of a group's offsets go by id.
+#: The first version that names topics by id.
 BY_ID_FROM = 10
 _NONE = Committed(-1, -1, "", -1)
 
 
 async def offset_commit(context: Context, exchange: Exchange) -> OffsetCommitResponse:
-    """Store how far a group has come. Durable when answered."""
+    """Store committed offsets of a group. Durable when answered."""
     request: OffsetCommitRequest = exchange.request.body
     groups = context.groups
     generation = request.generation_id_or_member_epoch
@@ -72,7 +72,7 @@ async def offset_commit(context: Context, exchange: Exchange) -> OffsetCommitRes
     if offsets:
         failure = await groups.commit(request.group_id, offsets)
         if failure is None:
-            # A topic that was deleted meanwhile takes its offsets with it.
+            # The offsets of a topic that was deleted concurrently are deleted too.
             gone = [place for place in offsets if _gone(context, place[0], ids)]
             if gone:
                 groups.drop(request.group_id, gone)
@@ -107,13 +107,13 @@ def _check(
 
 
 def _commit_code(failure: Exception) -> ErrorCode:
-    """Return what a consumer understands of a commit that could not be stored: it may try again."""
+    """Return the error code of a commit that could not be stored: one that consumers retry."""
     code = code_of(failure)
     return ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.KAFKA_STORAGE_ERROR else code
 
 
 async def offset_fetch(context: Context, exchange: Exchange) -> OffsetFetchResponse:
-    """Say how far groups have come."""
+    """Return the committed offsets of groups."""
     request: OffsetFetchRequest = exchange.request.body
     if exchange.request.api_version >= 8:
         return OffsetFetchResponse(
@@ -148,7 +148,7 @@ async def offset_fetch(context: Context, exchange: Exchange) -> OffsetFetchRespo
 
 
 def _refused(request: OffsetFetchRequest, error: ErrorCode) -> OffsetFetchResponse:
-    """Return an answer that says why; to version 1 each partition says so, or it would say nothing."""
+    """Return an answer with *error*; version 1 has it only in partitions, so each one gets it."""
     topics = [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -192,7 +192,7 @@ def _fetch_group(
 
 
 def _all_places(known: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Return topics and partitions of *known*, in the order they were first committed."""
+    """Return the topics and partitions of *known* in the order of their first commits."""
     places: dict[str, list[int]] = {}
     for topic, partition in known:
         places.setdefault(topic, []).append(partition)
@@ -222,7 +222,7 @@ def _topic(name: str, topic_id: bytes, each: Iterable[tuple[int, Committed]]) ->
 
 
 async def offset_delete(context: Context, exchange: Exchange) -> OffsetDeleteResponse:
-    """Forget how far a group has come, unless a member still reads the topic."""
+    """Delete committed offsets of a group, unless a member is subscribed to the topic."""
     request: OffsetDeleteRequest = exchange.request.body
     groups = context.groups
     error = unavailable(context, request.group_id)
@@ -230,7 +230,7 @@ async def offset_delete(context: Context, exchange: Exchange) -> OffsetDeleteRes
     if error is None and group is None:
         error = ErrorCode.GROUP_ID_NOT_FOUND
     elif group is not None and group.members and group.protocol_type != "consumer":
-        # What such members read is their own affair, so any topic may be one of theirs.
+        # The subscriptions of such members are unknown, so they may include any topic.
         error = ErrorCode.NON_EMPTY_GROUP
     if error is not None:
         return OffsetDeleteResponse(error_code=error)

@@ -1,4 +1,4 @@
-"""Consumer groups: who coordinates, joining, syncing, staying, leaving, looking at them, deleting them."""
+"""Consumer groups: finding the coordinator, membership, descriptions and deletion."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from cordwood.server.answers import code_of
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
-#: What one may do with a group, as bits by the number of the operation: read, delete, describe.
+#: The operations on a group, as bits by the number of the operation: read, delete, describe.
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
 GROUP_KEY = 0
 #: The most bytes of a member id besides the names of its client and instance.
@@ -57,7 +57,7 @@ CODES = {
 
 
 def unavailable(context: Context, group_id: str) -> ErrorCode | None:
-    """Return why a group cannot be served at all, None if it can."""
+    """Return the error code if the group cannot be served, or None."""
     if not context.groups.takes(group_id):
         return ErrorCode.INVALID_GROUP_ID
     if context.closing:
@@ -66,7 +66,7 @@ def unavailable(context: Context, group_id: str) -> ErrorCode | None:
 
 
 async def find_coordinator(context: Context, exchange: Exchange) -> FindCoordinatorResponse:
-    """Say that it is us, for groups."""
+    """Return this broker as the coordinator of groups."""
     request: FindCoordinatorRequest = exchange.request.body
     where = context.advertised(exchange.local)
     many = exchange.request.api_version >= 4
@@ -105,7 +105,7 @@ async def find_coordinator(context: Context, exchange: Exchange) -> FindCoordina
 
 
 async def join_group(context: Context, exchange: Exchange) -> JoinGroupResponse:
-    """Let a member into a group; the answer comes when its generation begins."""
+    """Add a member to a group; the answer comes when its generation begins."""
     request: JoinGroupRequest = exchange.request.body
     version = exchange.request.api_version
     limits = context.groups.limits
@@ -135,7 +135,7 @@ async def join_group(context: Context, exchange: Exchange) -> JoinGroupResponse:
         error_code=CODES[joined.refusal],
         generation_id=joined.generation,
         protocol_type=joined.protocol_type,
-        # Before version 7 there is no null to say that none was chosen.
+        # Before version 7 the name cannot be null.
         protocol_name=joined.protocol if version >= 7 else joined.protocol or "",
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
@@ -148,14 +148,14 @@ async def join_group(context: Context, exchange: Exchange) -> JoinGroupResponse:
 
 
 def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
-    """Return whether a generation with the member in it can be: strings of newer versions may be longer."""
+    """Return whether the member's strings fit the stored record: newer versions allow longer ones."""
     names = [client_id or "", request.group_instance_id or "", request.protocol_type]
     names += [protocol.name for protocol in request.protocols]
     return all(len(name.encode()) <= TEXT_BYTES_MAX - MEMBER_ID_MORE_BYTES for name in names)
 
 
 async def sync_group(context: Context, exchange: Exchange) -> SyncGroupResponse:
-    """Tell a member its assignment; the answer comes when the leader has handed it in."""
+    """Return a member's assignment; the answer comes when the leader has sent it."""
     request: SyncGroupRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is not None:
@@ -179,7 +179,7 @@ async def sync_group(context: Context, exchange: Exchange) -> SyncGroupResponse:
 
 
 async def heartbeat(context: Context, exchange: Exchange) -> HeartbeatResponse:
-    """Keep a member, and tell it if there is something to do."""
+    """Extend a member's session, and tell it if the group is rebalancing."""
     request: HeartbeatRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is None:
@@ -191,7 +191,7 @@ async def heartbeat(context: Context, exchange: Exchange) -> HeartbeatResponse:
 
 
 async def leave_group(context: Context, exchange: Exchange) -> LeaveGroupResponse:
-    """Let members go."""
+    """Remove members."""
     request: LeaveGroupRequest = exchange.request.body
     error = unavailable(context, request.group_id)
     if error is not None:
@@ -213,7 +213,7 @@ async def leave_group(context: Context, exchange: Exchange) -> LeaveGroupRespons
 
 
 async def describe_groups(context: Context, exchange: Exchange) -> DescribeGroupsResponse:
-    """Show groups, their state and their members."""
+    """Describe groups, their state and their members."""
     request: DescribeGroupsRequest = exchange.request.body
     operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     described = []
@@ -226,7 +226,7 @@ async def describe_groups(context: Context, exchange: Exchange) -> DescribeGroup
             one = DescribedGroup(group_id=name, group_state="Dead")
             if exchange.request.api_version >= 6:
                 one.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                one.error_message = f"there is no group {name}"
+                one.error_message = f"group {name} does not exist"
         else:
             one = _described(name, group)
         one.authorized_operations = operations
@@ -255,7 +255,7 @@ def _described(name: str, group: Group) -> DescribedGroup:
 
 
 async def list_groups(context: Context, exchange: Exchange) -> ListGroupsResponse:
-    """Name all groups that the filters let through."""
+    """Return the names of all groups that match the filters."""
     request: ListGroupsRequest = exchange.request.body
     groups = context.groups
     if not groups.loaded:
@@ -279,7 +279,7 @@ async def list_groups(context: Context, exchange: Exchange) -> ListGroupsRespons
 
 
 async def delete_groups(context: Context, exchange: Exchange) -> DeleteGroupsResponse:
-    """Forget groups without members, and what they have committed."""
+    """Delete groups without members, and their committed offsets."""
     request: DeleteGroupsRequest = exchange.request.body
     results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
     await asyncio.gather(*(_delete(context, result) for result in results))

@@ -1,4 +1,4 @@
-"""ListOffsets: the ends of partitions, and the records at a time. OffsetForLeaderEpoch: where epochs end."""
+"""ListOffsets: offsets by timestamp, and the ends of partitions. OffsetForLeaderEpoch: the ends of epochs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cordwood.server.context import Context
 
 
 async def list_offsets(context: Context, exchange: Exchange) -> ListOffsetsResponse:
-    """Find an offset for each time asked for, exactly; a partition that is named twice is refused."""
+    """Find the exact offset for each timestamp; a partition that is named twice is refused."""
     request: ListOffsetsRequest = exchange.request.body
     named = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
 
@@ -68,7 +68,7 @@ def _refused(index: int) -> ListOffsetsPartitionResponse:
 
 
 async def offset_for_leader_epoch(context: Context, exchange: Exchange) -> OffsetForLeaderEpochResponse:
-    """Say where the records of leader epochs end."""
+    """Return the end offsets of leader epochs."""
     request: OffsetForLeaderEpochRequest = exchange.request.body
 
     def find() -> OffsetForLeaderEpochResponse:

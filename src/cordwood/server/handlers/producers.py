@@ -1,6 +1,6 @@
-"""InitProducerId: an id for each idempotent producer. DescribeProducers: those that partitions know.
+"""InitProducerId, DescribeProducers and ListTransactions.
 
-ListTransactions: none, as there are no transactions.
+Cordwood has idempotent producers but no transactions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cordwood.server.answers import code_of, message_of
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
-#: Stands for the coordinator epoch of a producer that never had a transaction.
+#: The coordinator epoch of a producer without transactions.
 _NO_COORDINATOR = -1
-#: The states that Kafka's transactions can be in.
+#: The states of Kafka's transactions.
 _STATES = {
     "Empty",
     "Ongoing",
@@ -38,7 +38,7 @@ _STATES = {
 
 
 async def init_producer_id(context: Context, exchange: Exchange) -> InitProducerIdResponse:
-    """Give out an id that nobody had before. A producer that wants to be transactional is told no."""
+    """Return a new, unique producer id. A transactional producer is refused."""
     request: InitProducerIdRequest = exchange.request.body
     if request.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -53,7 +53,7 @@ async def init_producer_id(context: Context, exchange: Exchange) -> InitProducer
 
 
 async def describe_producers(context: Context, exchange: Exchange) -> DescribeProducersResponse:
-    """Say which idempotent producers partitions know, each with the number of its last record."""
+    """Return the idempotent producers of partitions, each with its last sequence number."""
     request: DescribeProducersRequest = exchange.request.body
 
     def find() -> DescribeProducersResponse:
@@ -91,7 +91,7 @@ def _producers(context: Context, topic: str, partition: int) -> DescribeProducer
 
 
 async def list_transactions(context: Context, exchange: Exchange) -> ListTransactionsResponse:
-    """Say that there are no transactions, whatever the filters."""
+    """Answer that there are no transactions, with any filters."""
     request: ListTransactionsRequest = exchange.request.body
     unknown = [state for state in dict.fromkeys(request.state_filters) if state not in _STATES]
     return ListTransactionsResponse(unknown_state_filters=unknown)

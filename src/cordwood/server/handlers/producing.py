@@ -1,4 +1,4 @@
-"""Produce: batches to the pipeline, their places back."""
+"""Produce: passes batches to the pipeline and returns their offsets."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from cordwood.server.recompressing import Batch
 from cordwood.storage.sink import Share
 
 _ACKS = (-1, 0, 1)
-#: From this version on topics go by id.
+#: The first version that names topics by id.
 BY_ID_FROM = 13
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class _ProducePlan:
-    """What is to be appended for a request, and what is answered to the rest of it."""
+    """The batches of a request to append, and the answers to its refused ones."""
 
     def __init__(self, context: Context, exchange: Exchange) -> None:
         request: ProduceRequest = exchange.request.body
         self.acks = request.acks
         self.batches: list[Batch] = []
-        # Answers in the order of the request; None where the next outcome of a batch goes.
+        # Answers in the order of the request; None is the place of the next batch's outcome.
         self.topics: list[tuple[ProduceTopic, list[ProducePartitionResponse | None]]] = []
         refusal = _refusal(request)
         by_id = exchange.request.api_version >= BY_ID_FROM
@@ -67,13 +67,13 @@ class _ProducePlan:
 
 
 def produce(context: Context, exchange: Exchange) -> None:
-    """Append batches; answer as ``acks`` asks."""
+    """Append batches and answer according to ``acks``."""
     plan = _ProducePlan(context, exchange)
     batches = plan.batches
     commands = [batch for batch in batches if is_command(batch.topic, batch.partition)]
     sizes = [len(batch.data) for batch in batches]
     started_ns = context.meter.now_ns()
-    # Now and not when it is answered: a client may have sent very many more behind it by then.
+    # Throttled now, not when answered: by then the client may have sent very many more requests.
     throttle_ms = context.quotas.produced(exchange.size)
     exchange.throttle(throttle_ms)
 
@@ -83,7 +83,7 @@ def produce(context: Context, exchange: Exchange) -> None:
 
     def done(outcomes: Sequence[Outcome]) -> None:
         if len(outcomes) < len(batches):
-            # Cancelled: the client is gone.
+            # Cancelled: the client has disconnected.
             return
         if commands:
             stored = list(zip(batches, outcomes, strict=True))
@@ -104,7 +104,7 @@ def _submit(
 ) -> None:
     job = context.pipeline.submit(plan.batches, plan.acks, done)
     if plan.acks != 0:
-        # Who asked for an answer and did not wait for it was promised nothing.
+        # A client that disconnects before the answer has no guarantee.
         exchange.on_lost = job.cancel
 
 
@@ -116,11 +116,11 @@ def _admit(
     plan: _ProducePlan,
     done: Callable[[Sequence[Outcome]], None],
 ) -> None:
-    """Append the batches if the org may store as much, else say that it may not."""
+    """Append the batches if the org's quota allows it, else refuse them."""
     sizes = [len(batch.data) for batch in plan.batches]
 
     def settled(outcomes: Sequence[Outcome]) -> None:
-        # A job that was cancelled has no outcomes for what it did not append.
+        # A cancelled job has no outcomes for batches that were not appended.
         appended = sum(
             size for size, outcome in zip(sizes, outcomes, strict=False) if isinstance(outcome, Placed)
         )
@@ -142,7 +142,7 @@ def _admit(
 def _check(
     topic: BrokerTopic | None, partition: ProducePartition, acks: int, *, by_id: bool
 ) -> tuple[ErrorCode, str | None]:
-    """Return why the batch for a partition is not taken, and a sentence for it."""
+    """Return the error code and message for a partition's batch, or NONE and None."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
     if topic.name in INTERNAL:
@@ -160,7 +160,7 @@ def _execute(
     stored: Sequence[tuple[Batch, Outcome]],
     answer: Callable[[Sequence[Outcome]], None],
 ) -> None:
-    """Do what the commands among the batches say, off the loop, and answer when that is done."""
+    """Execute the commands in the batches, off the loop, and answer when that is done."""
     shares: list[Share] = []
 
     def work() -> list[Outcome]:
@@ -171,8 +171,8 @@ def _execute(
                     records = BatchFormat().decode(batch.data, 0)
                     shares.extend(context.node.sink.execute(batch.topic, records))
                 except CordwoodError as error:
-                    _LOGGER.warning("a command in %s was not obeyed: %s", batch.topic, error)
-                    # Of a command, an unknown topic is one that it names: its producer must not try again.
+                    _LOGGER.warning("a command in %s was not executed: %s", batch.topic, error)
+                    # The unknown topic is one that the command names: the producer must not retry.
                     outcome = RecordRefused(str(error)) if isinstance(error, UnknownTopic) else error
             outcomes.append(outcome)
         return outcomes
@@ -191,9 +191,9 @@ def _execute(
 
 
 def _refusal(request: ProduceRequest) -> tuple[ErrorCode, str] | None:
-    """Return why none of the request is taken, None if it may be."""
+    """Return the error code and message if the whole request is refused, or None."""
     if request.acks not in _ACKS:
-        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks is -1, 0 or 1, not {request.acks}"
+        return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
     if request.transactional_id is not None:
         return ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"
     return None
@@ -219,7 +219,7 @@ def _answer(exchange: Exchange, plan: _ProducePlan, outcomes: Sequence[Outcome],
     if plan.acks != 0:
         exchange.answer(ProduceResponse(topics, throttle_ms))
     elif any(partition.error_code for topic in topics for partition in topic.partitions):
-        # Nobody waits for an answer. Closing, as Kafka does, at least makes the producer look again.
+        # With acks=0 there is no answer. As in Kafka, the connection is closed, so that the producer notices.
         exchange.fail("a batch sent with acks=0 was refused")
     else:
         exchange.answer(None)
@@ -235,6 +235,6 @@ def _answer_of(index: int, outcome: Outcome) -> ProducePartitionResponse:
         )
     answer = _refused(index, code_of(outcome), message_of(outcome))
     if isinstance(outcome, RecordsRejected):
-        # From version 8 on; a client then fails these records and says of the others that they came along.
+        # From version 8 on, a client then distinguishes these records from the valid ones of their batch.
         answer.record_errors = [RecordError(at, reason) for at, reason in outcome.reasons.items()]
     return answer

@@ -1,4 +1,4 @@
-"""Access control, SCRAM users and client quotas: answered as a Kafka that has none of them."""
+"""Access control, SCRAM users and client quotas: answered like a Kafka broker without them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from cordwood.server.answers import shortened
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 
-_NO_AUTHORIZER = "no authorizer is configured: there is no access control here"
+_NO_AUTHORIZER = "no authorizer is configured: there is no access control"
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
-#: How a component of a filter matches: this name, those without a quota of their own, any name.
+#: The match types of a filter component: an exact name, the default entity, any name.
 _EXACT, _DEFAULT, _ANY = range(3)
 
 
 async def describe_acls(context: Context, exchange: Exchange) -> DescribeAclsResponse:
-    """Say that there is no access control."""
+    """Answer that there is no access control."""
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
 
 
@@ -51,7 +51,7 @@ async def delete_acls(context: Context, exchange: Exchange) -> DeleteAclsRespons
 async def describe_user_scram_credentials(
     context: Context, exchange: Exchange
 ) -> DescribeUserScramCredentialsResponse:
-    """Say that there are no users, of each one that is named."""
+    """Answer for each named user that it does not exist."""
     request: DescribeUserScramCredentialsRequest = exchange.request.body
     named = Counter(user.name for user in request.users or ())
     return DescribeUserScramCredentialsResponse(
@@ -60,14 +60,14 @@ async def describe_user_scram_credentials(
 
 
 def _user(name: str, count: int) -> DescribeUserScramCredentialsResult:
-    code, message = ErrorCode.RESOURCE_NOT_FOUND, f"there is no user {name}"
+    code, message = ErrorCode.RESOURCE_NOT_FOUND, f"user {name} does not exist"
     if count > 1:
         code, message = ErrorCode.DUPLICATE_RESOURCE, f"user {name} is named more than once"
     return DescribeUserScramCredentialsResult(user=name, error_code=code, error_message=shortened(message))
 
 
 async def describe_client_quotas(context: Context, exchange: Exchange) -> DescribeClientQuotasResponse:
-    """Say that no user, client id or address has a quota; what orgs have is the operator's to know."""
+    """Answer that no user, client id or address has a quota; quotas of orgs are not reported here."""
     request: DescribeClientQuotasRequest = exchange.request.body
     problem = _problem(request)
     if problem is None:
@@ -77,7 +77,7 @@ async def describe_client_quotas(context: Context, exchange: Exchange) -> Descri
 
 
 def _problem(request: DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
-    """Return what is wrong with a filter, as Kafka has it."""
+    """Return Kafka's error code and a message for an invalid filter, or None."""
     named = Counter(component.entity_type for component in request.components)
     for component in request.components:
         kind, match_type = component.entity_type, component.match_type
@@ -87,9 +87,9 @@ def _problem(request: DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | No
         if named[kind] > 1:
             return ErrorCode.INVALID_REQUEST, f"entity type {kind} is named more than once"
         if match_type not in (_EXACT, _DEFAULT, _ANY):
-            return ErrorCode.INVALID_REQUEST, f"there is no match type {match_type}"
+            return ErrorCode.INVALID_REQUEST, f"unknown match type {match_type}"
         if (match_type == _EXACT) != (component.match is not None):
             return ErrorCode.INVALID_REQUEST, f"match type {match_type} with the match {component.match!r}"
     if _IP in named and len(named) > 1:
-        return ErrorCode.INVALID_REQUEST, "entity type ip goes with no other"
+        return ErrorCode.INVALID_REQUEST, "entity type ip cannot be combined with another"
     return None

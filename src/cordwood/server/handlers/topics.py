@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics."""
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from cordwood.server.handlers.config_descriptions import topic_settings
 
 
 async def create_topics(context: Context, exchange: Exchange) -> CreateTopicsResponse:
-    """Create topics, or only say whether they would be."""
+    """Create topics, or only validate the request."""
     request: CreateTopicsRequest = exchange.request.body
     named = Counter(topic.name for topic in request.topics)
 
     def create() -> CreateTopicsResponse:
-        # Most of very many topics have the same settings, which are listed once.
+        # Most of very many topics have the same settings, so the list is created once.
         listed: dict[TopicConfig, list[CreatableTopicConfigs]] = {}
         results = [
             _plan(context, topic, listed)
@@ -63,7 +63,7 @@ def _settings(asked: CreatableTopic) -> dict[str, str]:
 def _plan(
     context: Context, asked: CreatableTopic, listed: dict[TopicConfig, list[CreatableTopicConfigs]]
 ) -> CreatableTopicResult:
-    """Return what is answered if the topic is created, or why it is not."""
+    """Return the answer for a topic to create, or its error."""
     try:
         partitions = _partitions(context, asked)
         config = context.tenant.plan(asked.name, partitions, _settings(asked))
@@ -81,7 +81,7 @@ def _plan(
 
 
 def _create(context: Context, asked: Sequence[CreatableTopic], results: list[CreatableTopicResult]) -> None:
-    """Create what can be, all with one sync, and say in *results* what became of it."""
+    """Create all valid topics with one sync, and write the outcomes into *results*."""
     allowed = [number for number, result in enumerate(results) if not result.error_code]
     new = [NewTopic(asked[n].name, _partitions(context, asked[n]), _settings(asked[n])) for n in allowed]
     for number, made in zip(allowed, context.tenant.create_all(new), strict=True):
@@ -108,17 +108,17 @@ _SETTING_CODES = {
 
 
 def _partitions(context: Context, asked: CreatableTopic) -> int | None:
-    """Return how many partitions are asked for, None for as many as the broker likes.
+    """Return the requested number of partitions, or None for the broker's default.
 
     Raises:
-        ConfigError: If they are to be anywhere but here, or more than once.
+        ConfigError: If partitions are assigned to another broker or to several.
     """
     if asked.assignments:
         here = [context.config.node_id]
         indexes = sorted(one.partition_index for one in asked.assignments)
         elsewhere = any(one.broker_ids != here for one in asked.assignments)
         if elsewhere or indexes != list(range(len(indexes))):
-            expected = f"partitions from 0 on, each on broker {here[0]} alone"
+            expected = f"consecutive partitions from 0, each only on broker {here[0]}"
             raise InvalidSetting("assignment", [one.broker_ids for one in asked.assignments], expected)
         return len(indexes)
     if asked.replication_factor not in (-1, 1):
@@ -149,13 +149,13 @@ async def delete_topics(context: Context, exchange: Exchange) -> DeleteTopicsRes
     for topic in gone:
         context.parking.wake_topic(topic.key)
     context.quotas.freed()
-    # Answered after that: a client that creates the topic again must not meet offsets of the old one.
+    # Answered after this: a client that creates the topic again must not find offsets of the old one.
     await context.groups.forget_topics(gone)
     return DeleteTopicsResponse(responses=results)
 
 
 def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) -> DeletableTopicResult:
-    """Delete a topic, and add it to those that are gone."""
+    """Delete a topic and add it to *gone*."""
     name, topic_id = asked.name, asked.topic_id
     tenant = context.tenant
     topic = tenant.find_by_id(topic_id) if name is None else tenant.find(name)
@@ -181,7 +181,7 @@ def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) 
 
 
 async def create_partitions(context: Context, exchange: Exchange) -> CreatePartitionsResponse:
-    """Give topics more partitions."""
+    """Increase the number of partitions of topics."""
     request: CreatePartitionsRequest = exchange.request.body
     results = await context.changes.call(
         lambda: [_add_partitions(context, topic, request.validate_only) for topic in request.topics]
@@ -197,7 +197,7 @@ def _add_partitions(
     try:
         if asked.assignments is not None and any(one.broker_ids != here for one in asked.assignments):
             given = [one.broker_ids for one in asked.assignments]
-            raise InvalidSetting("assignment", given, f"broker {here[0]} alone")
+            raise InvalidSetting("assignment", given, f"only broker {here[0]}")
         context.tenant.add_partitions(asked.name, asked.count, validate_only=validate_only)
     except CordwoodError as error:
         result.error_code, result.error_message = code_of(error), sentence_of(error)

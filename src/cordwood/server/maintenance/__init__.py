@@ -1,4 +1,4 @@
-"""Periodic work beside the clients: retention and compaction, chains, scrubbing."""
+"""Maintenance in the background: retention and compaction, chains, scrubbing."""
 
 from cordwood.server.maintenance.following import ChainFollowing
 from cordwood.server.maintenance.periodic import PeriodicMaintenance

@@ -1,4 +1,4 @@
-"""Following logs with their chains beside the requests, in a thread of its own."""
+"""Background updates of chains to the end of their logs, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cordwood.errors import CordwoodError, LogClosed
 from cordwood.host import Host
 from cordwood.server.threads import Workers
 
-#: A chain is behind its log for so long at most, the time that following takes aside.
+#: The longest time that a chain is behind its log, without the time of the update itself.
 FOLLOW_SECONDS = 0.25
 REST_SECONDS_MAX = 0.05
 _LOGGER = logging.getLogger("cordwood.following")
 
 
 class ChainFollowing:
-    """When chains are brought up to date. On the loop; the work is done by *workers*, of one thread."""
+    """Schedules updates of chains. On the loop; *workers*, of one thread, do the work."""
 
     def __init__(self, node: Node, host: Host, loop: asyncio.AbstractEventLoop, workers: Workers) -> None:
         self._node = node
@@ -31,17 +31,17 @@ class ChainFollowing:
         self._since_ns = 0
 
     def start(self) -> None:
-        """Follow soon, and again and again."""
+        """Update chains soon, and then periodically."""
         self._timer = self._loop.call_later(FOLLOW_SECONDS, self._follow)
 
     def close(self) -> None:
-        """Begin nothing new, and break off what is under way: it is followed when the directory is closed."""
+        """Start no new update and abort the current one. Closing the directory completes the chains."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self) -> None:
-        """Wait until nothing is under way. Not on the loop."""
+        """Wait until no update is running. Not on the loop."""
         self._workers.close()
 
     def _follow(self) -> None:
@@ -55,7 +55,7 @@ class ChainFollowing:
         return self._node.follow_changed(self._rest)
 
     def _rest(self, size: int) -> None:
-        """Rest as long as the last step took: requests find the other half of the core."""
+        """Rest as long as the last step took, so that requests get half of the core."""
         worked = (self._clock.monotonic_ns() - self._since_ns) / 1e9
         if self._closing.wait(min(worked, REST_SECONDS_MAX)):
             raise LogClosed("the server closes")
@@ -67,7 +67,7 @@ class ChainFollowing:
         if isinstance(result, Exception):
             _LOGGER.warning("chains could not be brought up to date: %s", result)
         else:
-            # Said once: it is tried again twice a second.
+            # Logged once per chain: the update is retried several times a second.
             for topic, partition in sorted(result.keys() - self._unfollowed):
                 where, error = f"partition {partition} of topic {topic}", result[topic, partition]
                 _LOGGER.warning("the chain of %s could not be brought up to date: %s", where, error)

@@ -1,7 +1,7 @@
-"""Retention and compaction beside the requests: one partition at a time, in a thread of their own.
+"""Retention and compaction in the background: one partition at a time, in a thread of their own.
 
-The loop only says what is due. A wall clock that jumps makes records look old that are not, so nothing is
-deleted for a while after one.
+The loop only schedules the work. After a jump of the wall clock, young records may look old, so nothing is
+deleted for a while.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from cordwood.server.threads import Workers
 from cordwood.storage.maintenance import MaintenanceReport, NeededFrom
 from cordwood.telemetry import DELETES_FROZEN
 
-#: After each piece of work the thread rests as long as that took: requests find the other half of the core.
+#: After each step the thread rests as long as the step took, and at most this long: requests get half of
+#: the core.
 _REST_SECONDS_MAX = 0.05
 _LOGGER = logging.getLogger("cordwood.maintenance")
 
 
 class ClockWatch:
-    """Compares the wall clock with the steady one. Looked at now and then by one thread."""
+    """Compares the wall clock with the monotonic clock. Used by one thread."""
 
     def __init__(self, clock: Clock, jump_ms: int, freeze_ms: int) -> None:
         self._clock = clock
@@ -37,7 +38,7 @@ class ClockWatch:
         return self._clock.now_ms() - self._clock.monotonic_ns() // 1_000_000
 
     def is_frozen(self) -> bool:
-        """Return whether the wall clock has jumped not long ago, by the steady one."""
+        """Return whether the wall clock has jumped within the freeze time, by the monotonic clock."""
         apart, steady_ms = self._apart(), self._clock.monotonic_ns() // 1_000_000
         if abs(apart - self._apart_ms) > self._jump_ms:
             jumped = apart - self._apart_ms
@@ -50,7 +51,7 @@ class ClockWatch:
 
 
 class Pacer:
-    """Keeps maintenance within a rate, and leaves room for requests. Used by the maintenance thread."""
+    """Limits the rate of maintenance and leaves time for requests. Used by the maintenance thread."""
 
     def __init__(self, bytes_per_second: int, closing: WaitEvent, clock: Clock) -> None:
         self._seconds_per_byte = 1 / bytes_per_second
@@ -59,14 +60,14 @@ class Pacer:
         self._since_ns = clock.monotonic_ns()
 
     def reconfigure(self, bytes_per_second: int) -> None:
-        """Keep within another rate from now on. From any thread."""
+        """Change the rate. May be called from any thread."""
         self._seconds_per_byte = 1 / bytes_per_second
 
     def __call__(self, size: int) -> None:
         """Rest after *size* bytes.
 
         Raises:
-            LogClosed: If the server closes: nothing that is half done is kept.
+            LogClosed: If the server closes. Unfinished work is dropped.
         """
         worked = (self._clock.monotonic_ns() - self._since_ns) / 1e9
         rest = max(min(worked, _REST_SECONDS_MAX), size * self._seconds_per_byte - worked)
@@ -106,28 +107,28 @@ class PeriodicMaintenance:
         self._config = config
         self._pacer.reconfigure(config.cleaner_bytes_per_second)
         if self._timer is not None and not self._timer.cancelled() and self._timer.when() > self._loop.time():
-            # It waits as long as the settings before said.
+            # The timer was set for the old interval.
             self._timer.cancel()
             self.start()
 
     def start(self) -> None:
-        """Look for work soon, and again and again."""
+        """Look for due work soon, and then periodically."""
         every_ms = min(self._config.retention_check_interval_ms, self._config.cleaner_backoff_ms)
         self._timer = self._loop.call_later(every_ms / 1000, self._look)
 
     def close(self) -> None:
-        """Begin nothing new, and break off what is under way."""
+        """Start no new work and abort the current work."""
         self._closing.set()
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self) -> None:
-        """Wait until nothing is under way. Not on the loop."""
+        """Wait until no work is running. Not on the loop."""
         self._workers.close()
 
     def _look(self) -> None:
-        """Find what is due, and begin with it."""
+        """Find the partitions that are due, and start with the first."""
         frozen = self._watch.is_frozen()
         if frozen != self._frozen:
             self._node.directory.context.telemetry.add(DELETES_FROZEN, 1 if frozen else -1)
@@ -140,20 +141,20 @@ class PeriodicMaintenance:
         if retention:
             self._retention_due_ns = now_ns + self._config.retention_check_interval_ms * 1_000_000
         compaction = self._config.cleaner_enable
-        # There may be very many topics, so they are not looked through on the loop.
+        # There may be very many topics, so the search does not run on the loop.
         self._workers.run_for(
             lambda: self._node.to_maintain(retention=retention, compaction=compaction), self._found
         )
 
     def _found(self, result: list[tuple[str, int]] | Exception) -> None:
         if isinstance(result, Exception):
-            _LOGGER.warning("topics could not be looked through: %s", result)
+            _LOGGER.warning("topics that need maintenance could not be determined: %s", result)
         else:
             self._waiting.extend(result)
         self._next()
 
     def _next(self) -> None:
-        """Keep up the next partition that waits, or look again later."""
+        """Maintain the next due partition, or schedule the next search."""
         if self._closing.is_set():
             return
         if not self._waiting:

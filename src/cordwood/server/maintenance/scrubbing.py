@@ -1,6 +1,6 @@
-"""Reading everything again now and then, slowly, to find what rots or was changed before somebody needs it.
+"""Scrubbing: periodically rereads all data at a limited rate to detect corruption and tampering.
 
-A pass is what ``cordwood verify`` does, a topic at a time, at a limited rate, in a thread of its own.
+A pass does the checks of ``cordwood verify``, one topic at a time, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cordwood.server.threads import Workers
 from cordwood.telemetry import SCRUB_FINDINGS, SCRUBBED_BYTES
 from cordwood.verify import VerifyProgress, VerifyReport, verify_directory
 
-#: A server that was just started has better things to do.
+#: The delay of the first pass after the start of the server.
 FIRST_SECONDS = 600.0
 _LOGGER = logging.getLogger("cordwood.scrubbing")
 
 
 class Scrubber:
-    """When topics are read again. On the loop; the work is done by *workers*, of one thread."""
+    """Schedules scrubbing. On the loop; *workers*, of one thread, do the work."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class Scrubber:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin soon, and again and again, unless that is switched off."""
+        """Schedule passes periodically, unless scrubbing is disabled."""
         if self._bytes_per_second:
             self._timer = self._loop.call_later(min(FIRST_SECONDS, self._every_seconds), self._scrub)
 
     def close(self) -> None:
-        """Begin nothing new, and break off what is under way."""
+        """Start no new pass and abort the current one."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self) -> None:
-        """Wait until nothing is under way. Not on the loop."""
+        """Wait until no pass is running. Not on the loop."""
         self._workers.close()
 
     def _scrub(self) -> None:
         self._workers.run_for(self._pass, self._passed)
 
     def _pass(self) -> None:
-        """Read every topic there is."""
+        """Scrub every topic."""
         pacer = Pacer(self._bytes_per_second, self._closing, self._clock)
         for topic in self._node.topics_with_files():
             try:
@@ -69,11 +69,11 @@ class Scrubber:
             except LogClosed:
                 raise
             except (CordwoodError, OSError) as error:
-                # Deleted meanwhile, or not to be looked at now; the others are.
+                # The topic was deleted or cannot be read now; continue with the others.
                 _LOGGER.warning("topic %s could not be scrubbed: %s", topic, error)
 
     def _verify(self, topic: str, progress: VerifyProgress) -> VerifyReport:
-        """Check everything of a topic, from its files alone."""
+        """Verify a topic from its files alone."""
         directory = self._node.directory
         directory.lifecycle.check_open()
         return verify_directory(directory.files, directory.path, topic, progress)
@@ -95,7 +95,7 @@ class Scrubber:
 
 
 class Paced:
-    """Told where the reading is, takes its time by how far it came in each file."""
+    """A progress callback that limits the rate by the bytes read in each file."""
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
@@ -103,7 +103,7 @@ class Paced:
         self._position = 0
 
     def __call__(self, path: str, position: int) -> None:
-        """Rest before reading on. Raises as the pacer does."""
+        """Rest before the next read. Raises like the pacer."""
         came = position - self._position if path == self._path else 0
         self._path, self._position = path, position
         self._pacer(max(came, 0))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ServerAnswers:
-    """Where the answers of a server's `MetricsEndpoint` come from."""
+    """The source of the answers of a server's `MetricsEndpoint`."""
 
     def __init__(self, server: Server, node: Node, config: BrokerConfig) -> None:
         self._server = server
@@ -23,7 +23,7 @@ class ServerAnswers:
         self._config = config
 
     def before(self) -> Seen | None:
-        """Take down what only the loop knows, None while the server is not there yet. On the loop."""
+        """Return the state that only the loop may read, or None before the start. On the loop."""
         server = self._server
         if server.groups is None:
             return None
@@ -31,10 +31,10 @@ class ServerAnswers:
         return see(server.groups.coordinator, server.endpoints[0], server.connections, server.sessions())
 
     def metrics(self, seen: Seen | None) -> str:
-        """Return every number there is. In a thread.
+        """Return all metrics as text. In a thread.
 
         Raises:
-            LogClosed: If the server is not there yet, or not any more.
+            LogClosed: If the server has not started yet or is closed.
         """
         if seen is None:
             raise LogClosed("the server is not ready yet")
@@ -42,16 +42,16 @@ class ServerAnswers:
         return exposition([*self._node.directory.context.telemetry.collect(), *looked_up])
 
     def unready(self) -> str | None:
-        """Return why clients are better served elsewhere, None if they are served. In a thread."""
+        """Return why the server is not ready, or None if it is. In a thread."""
         groups = self._server.groups
         if groups is None:
             return "the server is not ready yet"
         if self._server.closing:
             return "the server closes"
         if self._server.failure is not None:
-            return f"nothing is stored any more: {self._server.failure}"
+            return f"nothing more is stored: {self._server.failure}"
         if self._node.directory.failures.first is not None:
-            return f"nothing is stored any more: {self._node.directory.failures.first}"
+            return f"nothing more is stored: {self._node.directory.failures.first}"
         if not groups.coordinator.loaded:
-            return "consumer groups are not loaded yet, or cannot be: the log of the server says why"
+            return "consumer groups are not loaded yet, or failed to load: see the log of the server"
         return None

@@ -1,7 +1,7 @@
 """``/metrics``, ``/healthz`` and ``/readyz``: a small HTTP listener on the server's own loop.
 
-One request a connection: it is read up to a limit and within a time, answered, and closed. Whoever may
-connect may read the numbers, so it listens nowhere unless told to.
+Each connection gets one request, limited in size and time, and is then closed. Every client that can connect
+can read the metrics, so the listener is disabled by default.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cordwood.server.metrics.text import CONTENT_TYPE
 from cordwood.server.threads import Workers
 
 REQUEST_BYTES_MAX = 8 << 10
-#: What a client may take for all of it: asking, and taking the answer.
+#: The time limit of a connection, from the request to the end of the response.
 SECONDS_MAX = 10.0
 CONNECTIONS_MAX = 32
 _LOGGER = logging.getLogger("cordwood.metrics")
 
 
 class HttpReply(NamedTuple):
-    """What is answered."""
+    """A response: status and body."""
 
     status: HTTPStatus
     text: str
@@ -34,7 +34,7 @@ class HttpReply(NamedTuple):
 
 
 class MetricsEndpoint:
-    """The listener. Made, used and closed on the loop."""
+    """The listener. Created, used and closed on the loop."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class MetricsEndpoint:
         answers: ServerAnswers,
         workers: Workers,
     ) -> None:
-        """Listen; nothing is listened on unless all of *endpoints* can be.
+        """Listen on all *endpoints*, or on none.
 
         Raises:
-            ListenFailed: If an address is taken or not ours.
+            ListenFailed: If an address is in use or not local.
         """
         self.endpoints: list[Endpoint] = []
         self._loop = loop
@@ -74,7 +74,7 @@ class MetricsEndpoint:
     def _answer(self, path: str, then: Callable[[HttpReply], None]) -> None:
         """Answer for *path*, now or later."""
         if path == "/healthz":
-            # That this is answered shows that the loop turns.
+            # An answer shows that the loop runs.
             then(HttpReply(HTTPStatus.OK, "ok\n"))
         elif path == "/readyz":
             self._workers.run_for(self._answers.unready, lambda result: then(_readiness(result)))
@@ -84,7 +84,7 @@ class MetricsEndpoint:
                 lambda: self._answers.metrics(before), lambda result: then(_document(result))
             )
         else:
-            then(HttpReply(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz\n"))
+            then(HttpReply(HTTPStatus.NOT_FOUND, "not found: only /metrics, /healthz and /readyz exist\n"))
 
     def close(self) -> None:
         """Stop listening, and close all connections."""
@@ -93,7 +93,7 @@ class MetricsEndpoint:
             client.abort()
 
     def join(self) -> None:
-        """Wait until nothing is looked up any more. Not on the loop."""
+        """Wait until all lookups have ended. Not on the loop."""
         self._workers.close()
 
 
@@ -131,18 +131,18 @@ class _Client(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forget the client."""
+        """Remove the client."""
         self._timer.cancel()
         self._clients.discard(self)
         self._transport = None
 
     def abort(self) -> None:
-        """Hang up, sent or not."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take in what came, up to the end of the head of a request; nothing here has a body."""
+        """Collect received bytes up to the end of a request's header; no request has a body."""
         if self._asked:
             return
         self._received += data
@@ -158,7 +158,7 @@ class _Client(asyncio.Protocol):
     def _ask(self, line: bytes) -> None:
         words = line.split(b" ")
         if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
-            self._send(HttpReply(HTTPStatus.BAD_REQUEST, "that is no request of HTTP/1\n"))
+            self._send(HttpReply(HTTPStatus.BAD_REQUEST, "not an HTTP/1 request\n"))
             return
         method, target = words[0], words[1].partition(b"?")[0].decode("latin-1")
         if method not in (b"GET", b"HEAD"):
@@ -167,7 +167,7 @@ class _Client(asyncio.Protocol):
         self._answer(target, lambda reply: self._send(reply, head=method == b"HEAD"))
 
     def _send(self, reply: HttpReply, *, head: bool = False) -> None:
-        """Answer, and close once that is sent."""
+        """Send the response, then close the connection."""
         if self._transport is None:
             return
         body = reply.text.encode()

@@ -1,8 +1,8 @@
-"""What a server is asked for rather than counts: looked up at every scrape.
+"""Metrics that are looked up at every scrape instead of counted.
 
-By default there is no series for a topic or a partition, of which there may be very many: sums over all of
-them, and what each consumer group has of each topic. ``cordwood.metrics.partitions`` adds the others, under
-the names of kafka_exporter.
+By default there is no series per topic or partition, of which there may be very many: only sums over all, and
+one series per consumer group and topic. ``cordwood.metrics.partitions`` adds the others, under the names of
+kafka_exporter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cordwood.tenancy import show_id
 
 
 class SessionCounts(NamedTuple):
-    """Fetch sessions of all orgs, the partitions in them, and how many sessions were evicted."""
+    """The numbers of fetch sessions of all orgs, of partitions in them, and of evicted sessions."""
 
     open: int
     partitions: int
@@ -31,7 +31,7 @@ class SessionCounts(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What only the loop knows, as it was at one moment."""
+    """A snapshot of the state that only the loop may read."""
 
     address: Endpoint
     connections: int
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
 def see(
     coordinator: Coordinator, address: Endpoint, connections: int, sessions: Iterable[FetchSessions]
 ) -> Seen:
-    """Take down what only the loop knows. On the loop."""
+    """Return a snapshot of the state that only the loop may read. On the loop."""
     members, offsets = {}, {}
     for key in coordinator.groups():
         group = coordinator.find(key)
@@ -55,22 +55,22 @@ def see(
 
 
 def look_up(node: Node, seen: Seen, *, partitions: bool) -> Iterator[Sample]:
-    """Yield everything that is looked up, of each topic and partition too if *partitions*. In a thread."""
+    """Yield all metrics that are looked up, with series per partition if *partitions*. In a thread."""
     stands = _Standings(node)
     if partitions:
-        # First: it opens logs, which sums are to have in them.
+        # First: it opens logs, which the sums must include.
         yield from _topics(node, stands)
     yield from _sums(node)
     yield from _broker(node, seen)
     yield from _groups(seen, stands, partitions)
-    # Last: partitions that were asked for on the way count too.
+    # Last: partitions that failed to open during this scrape count too.
     yield Sample(
         telemetry.UNREADABLE_PARTITIONS, {}, len(stands.unreadable | node.directory.partitions.refused())
     )
 
 
 class _Standings:
-    """Where partitions stand, each asked for once."""
+    """The offsets of partitions, each looked up once."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -78,7 +78,7 @@ class _Standings:
         self.unreadable: set[TopicPartition] = set()
 
     def find(self, place: TopicPartition) -> PartitionStanding | None:
-        """Return where a partition stands, None if it is gone or cannot be opened."""
+        """Return the offsets of a partition, or None if it does not exist or cannot be opened."""
         if place not in self._known:
             self._known[place] = None
             try:
@@ -152,7 +152,7 @@ def _groups(seen: Seen, stands: _Standings, partitions: bool) -> Iterator[Sample
             standing = stands.find((topic, number))
             if standing is None:
                 continue
-            # Beyond the end is who committed before a restore took records away: it is not behind.
+            # A group that committed before a restore may be beyond the end: its lag is 0.
             lag = max(standing.high_watermark - offset, 0)
             committed[topic] = committed.get(topic, 0) + offset
             lags[topic] = lags.get(topic, 0) + lag

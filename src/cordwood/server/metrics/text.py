@@ -1,4 +1,4 @@
-"""Numbers as Prometheus reads them: its text format, version 0.0.4."""
+"""Encoder of Prometheus's text format, version 0.0.4."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KINDS: Mapping[type[Metric], str] = {Counter: "counter", Gauge: "gauge", Histog
 
 
 def exposition(samples: Iterable[Sample]) -> str:
-    """Return *samples* as one document: each metric with its help and kind, its samples together."""
+    """Return *samples* as one document: each metric with its help, type and samples."""
     families: dict[Metric, list[Sample]] = {}
     for sample in samples:
         families.setdefault(sample.metric, []).append(sample)
@@ -48,7 +48,7 @@ def _escaped(text: str, *, quoted: bool = False) -> str:
 
 
 def _number(value: float) -> str:
-    """Return *value* without a fraction that it does not have: 1 for 1.0, +Inf for what has no end."""
+    """Return *value* as text, without a zero fraction: 1 for 1.0, +Inf for infinity."""
     if value == float("inf"):
         return "+Inf"
     return str(int(value)) if value == int(value) else repr(value)

@@ -35,7 +35,7 @@ _POLL_SECONDS = 1
 
 @dataclass(frozen=True)
 class MaterializeOptions:
-    """What to materialize: the latest record of each key, or *windows*, into a *table* or a topic *to*.
+    """The options of a materialization: the latest of each key, or *windows*, to a *table* or a topic *to*.
 
     With a *checkpoint*, a directory, records since the last run are added; *continuous* does not stop after
     that.

@@ -37,7 +37,7 @@ _ENDED = re.compile(r"^(?:Exception in thread \"main\" )?[\w.]+(?:Exception|Erro
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What to run. *storage* replaces the one in the file; *data* is passed to the flows."""
+    """The options of a run. *storage* replaces that of the file; *data* is passed to the flows."""
 
     spec: str
     data: str

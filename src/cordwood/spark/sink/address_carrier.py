@@ -35,7 +35,7 @@ def open_address(client: Mapping[str, str]) -> Carrier:
 
     Raises:
         ConfigError: If the client does not take a setting.
-        CordwoodError: If nobody answers.
+        CordwoodError: If the broker does not answer.
     """
     carrier = AddressCarrier(client)
     if carrier.is_ours():
@@ -53,7 +53,7 @@ _COMPRESSION = (
 
 
 class AddressCarrier:
-    """A broker of ours; see `Carrier`."""
+    """A Cordwood broker; see `Carrier`."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         """Connect as the settings *client* say.
@@ -157,7 +157,7 @@ class AddressCarrier:
         )
 
     def _create_staging(self, query: str) -> None:
-        # By the clock of the broker, which removes what nobody comes back for.
+        # With the broker's times, because the broker removes abandoned topics by their age.
         config = {"max.message.bytes": str(_FRAME_BYTES_MAX), "message.timestamp.type": "LogAppendTime"}
         self._client.create(staging_topic(query), STAGING_PARTITIONS, config, copies=1)
 
@@ -168,7 +168,7 @@ class AddressCarrier:
 
 
 class AddressStage:
-    """Frames in a staging topic; see `Stage`. What is discarded is cleared with the next command."""
+    """Frames in a staging topic; see `Stage`. The next command removes discarded frames."""
 
     def __init__(self, sender: Sender, topic: str, task: str) -> None:
         self._sender = sender

@@ -100,7 +100,7 @@ class DataDirectory:
         gained = files.make_directories(join(opening.path, "meta"))
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
-            # … and again under the lock, because another process may have created it meanwhile.
+            # Checked again under the lock, because another process may have created it in between.
             first_boot = identity.is_first_boot(files, opening.path)
             if first_boot:
                 # An earlier try may have made the directory and crashed before its name was synced.

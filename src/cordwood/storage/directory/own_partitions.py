@@ -64,7 +64,7 @@ class OwnPartitions:
         self.logs: dict[PartitionKey, PartitionLog] = {}
         #: Partitions that cannot be opened, and why.
         self.refused: dict[PartitionKey, StorageError] = {}
-        #: What opening each log recovered.
+        #: The recovery report of each log.
         self.reports: list[RecoveryReport] = []
         self._context = context
         self._path = path

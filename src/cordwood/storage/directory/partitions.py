@@ -164,7 +164,7 @@ class DirectoryPartitions:
 
     @property
     def reports(self) -> list[RecoveryReport]:
-        """What opening each log recovered, in the order in which they were opened."""
+        """The recovery report of each log, in the order of opening."""
         return self._own.reports
 
     def opened_logs(self) -> list[PartitionLog]:

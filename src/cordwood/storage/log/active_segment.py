@@ -42,7 +42,7 @@ _COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """What every partition log of a data directory shares."""
+    """The objects that all partition logs of a data directory share."""
 
     files: Files
     open_files: OpenFiles
@@ -55,7 +55,7 @@ class LogContext:
     reserve: Reserve
     """Space for what frees space; appends are refused while it is given back."""
     urgently: Callable[[], AbstractContextManager[None]] = nullcontext
-    """What finishes a committed change is done in this: it may use what is kept in reserve."""
+    """The context for work that finishes a committed change: it may use the reserve."""
     failed: Callable[[LogFailed], None] = lambda error: None
     """Told of each log that takes no more, in the thread that found out."""
     producer_expiration_ms: Callable[[], int] = lambda: 24 * 3_600_000
@@ -432,7 +432,7 @@ def _write_entries(files: Files, path: str, position: int, entries: bytes) -> No
         file = files.open(path, "create")
         created = True
     with contextlib.closing(file):
-        # What lies beyond is from before a crash or a truncation and names frames that are gone.
+        # Entries beyond are from before a crash or a truncation and name frames that no longer exist.
         file.truncate(position)
         write_all(file, position, entries)
         file.sync()

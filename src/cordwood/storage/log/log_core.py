@@ -1,4 +1,4 @@
-"""What appending to, reading and changing a partition log share: its end, its published view, its syncs."""
+"""The core of a partition log for appends, reads and changes: its end, published view and syncs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LogCore(ABC):
         self.grown = Condition(self.view_lock)
         #: How many threads wait for ``grown``.
         self.followers = 0
-        #: What readers see now.
+        #: The current view of readers.
         self.view = View(
             state, (*sealed, active), active.store.end, active.next_offset, config.stored_bytes_max
         )

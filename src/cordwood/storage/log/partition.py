@@ -72,7 +72,7 @@ class ServedPartition(Partition, Protocol):
 
 
 class PartitionFacts(Protocol):
-    """What is stored of a partition besides its records: in `partition.json`, or in the shared log."""
+    """The stored state of a partition, without its records: in `partition.json` or in the shared log."""
 
     @property
     def topic(self) -> str:
@@ -108,7 +108,7 @@ class WritablePartition(ServedPartition, Protocol):
 
     @property
     def state(self) -> PartitionFacts:
-        """What is stored of the partition besides its records."""
+        """The stored state of the partition, without its records."""
 
     @property
     def failure(self) -> LogFailed | None:

@@ -1,4 +1,4 @@
-"""When the producers of a partition are learnt from its log, and when that is saved."""
+"""Loading and saving of the idempotent producer state of a partition."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cordwood.storage.log.producers import (
 )
 from cordwood.storage.log.reading import REINDEX_WINDOW_BYTES, View, indexes_of, walk
 
-#: A log that took this much since its last snapshot gets one when it is closed.
+#: A log with at least this many bytes appended since its last snapshot gets a snapshot when it is closed.
 CLOSING_BYTES = 1 << 20
 
 
 class ProducerKeeper:
-    """The producers of one partition, learnt when they are first asked for.
+    """The idempotent producers of one partition, loaded at the first use.
 
-    A log that was just made has none; of one that was opened, the newest snapshot and the records after it
-    are read. Where frames are not *stamped* with who made them, the snapshot counts only if nothing was
-    appended since it was taken, as after a clean close; else a producer is one that nobody knows, and goes on
-    where it likes. Every method is called with the append lock held, `save_synced` with the right to sync.
+    A new log has none. For an existing log, the newest snapshot and the records after it are read. If frames
+    are not *stamped* with their producer, the snapshot is valid only if nothing was appended after it, as
+    after a clean close; otherwise every producer is unknown and may continue with any sequence number. Every
+    method is called with the append lock held, `save_synced` with the right to sync.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ProducerKeeper:
         self._expiration_ms = expiration_ms
         self._stamped = stamped
         self._producers = Producers() if new else None
-        # What lies above this was appended by this process and noted when it was.
+        # Records above this offset were appended by this process and noted at their append.
         self._opened_offset = view().high_watermark
         self._changed = False
         self._unsaved_bytes = 0
@@ -56,10 +56,10 @@ class ProducerKeeper:
         self._saved_offset = 0
 
     def learn(self, now_ms: int) -> Producers:
-        """Return what is known, read from the snapshot and the log when this is first called.
+        """Return the known producers. The first call reads the snapshot and the log.
 
         Raises:
-            StorageError: If the log cannot be read now. Nothing was learnt; the next call tries again.
+            StorageError: If the log cannot be read. The state is unchanged; the next call tries again.
         """
         if self._producers is None:
             view = self._view()
@@ -71,7 +71,7 @@ class ProducerKeeper:
             producers = Producers(() if saved is None else saved.producers)
             start = view.state.log_start_offset if saved is None else saved.next_offset
             self._saved_offset = 0 if saved is None else saved.next_offset
-            # What had to be read again is still unsaved: it counts towards the next snapshot.
+            # The bytes that were replayed are in no snapshot: they count towards the next one.
             self._unsaved_bytes += replay(producers, view, start, self._opened_offset, now_ms)
             self._producers = producers
         return self._producers
@@ -80,7 +80,7 @@ class ProducerKeeper:
         try:
             return read_snapshot(self._files, self._directory, view.state, self._opened_offset)
         except ResourcesExhausted:
-            # The log says the same, where it says who made its frames; elsewhere nothing else does.
+            # Stamped frames hold the same information; without stamps only the snapshot has it.
             if not self._stamped:
                 raise
             return None
@@ -90,31 +90,31 @@ class ProducerKeeper:
         return self.learn(now_ms).find_original(stamp)
 
     def note(self, stamp: ProducerStamp, base_offset: int, next_offset: int, now_ms: int) -> None:
-        """Take note of a batch of an idempotent producer that was appended."""
+        """Note an appended batch of an idempotent producer."""
         producers = self.learn(now_ms)
         producers.note(stamp, base_offset, next_offset, now_ms)
         producers.expire(now_ms - self._expiration_ms())
         self._changed = True
 
     def count(self, size: int, leader_epoch: int, next_offset: int, now_ms: int) -> None:
-        """Take note of any append of *size* bytes, and of what is known whenever enough were appended."""
+        """Count an append of *size* bytes, and capture a snapshot every ``SNAPSHOT_BYTES``."""
         self._unsaved_bytes += size
         if self._unsaved_bytes >= SNAPSHOT_BYTES:
             self._unsaved_bytes = 0
-            # The append has happened; if the log cannot be read now, the next snapshot is due as usual.
+            # The append is already done. If the log cannot be read, the next snapshot is due as usual.
             with contextlib.suppress(StorageError):
                 self._capture(leader_epoch, next_offset, now_ms)
             self.check_invariants(next_offset)
 
     def check_invariants(self, end_offset: int) -> None:
-        """Check that the snapshot that waits covers no record at or above *end_offset*, the log end.
+        """Check that the pending snapshot covers no record at or above *end_offset*, the log end.
 
         Raises:
-            AssertionError: If it does: a fault of this code.
+            AssertionError: If it does: a bug in this code.
         """
-        assert self._unsaved_bytes >= 0, "a negative number of bytes is unsaved"
-        assert self._opened_offset <= end_offset, "records are learnt from beyond the log end"
-        assert self._pending is None or self._pending.next_offset <= end_offset, "a snapshot of the future"
+        assert self._unsaved_bytes >= 0, "the number of unsaved bytes is negative"
+        assert self._opened_offset <= end_offset, "producers are loaded from beyond the log end"
+        assert self._pending is None or self._pending.next_offset <= end_offset, "snapshot beyond the log end"
 
     def _capture(self, leader_epoch: int, next_offset: int, now_ms: int) -> None:
         producers = self.learn(now_ms)
@@ -127,15 +127,15 @@ class ProducerKeeper:
         self._changed = False
 
     def save_synced(self, synced_offset: int) -> None:
-        """Write the snapshot that waits for *synced_offset*, if it covers no record beyond it.
+        """Write the pending snapshot if it covers no record at or above *synced_offset*.
 
-        A snapshot of records that a power cut then takes would make their retry pass for a duplicate.
+        If a snapshot covered records that a power cut loses, their retry would be taken for a duplicate.
         """
         pending = self._pending
         if pending is not None and pending.next_offset <= synced_offset:
             if self._pending is pending:
                 self._pending = None
-            # It is derived: one that cannot be written costs reading more of the log next time.
+            # A snapshot is derived data: without it, the next open reads more of the log.
             with contextlib.suppress(OSError):
                 write_snapshot(self._files, self._directory, pending)
                 self._saved_offset = pending.next_offset
@@ -143,20 +143,21 @@ class ProducerKeeper:
     def save_before_removal(
         self, log_start_offset: int, leader_epoch: int, end_offset: int, now_ms: int
     ) -> None:
-        """Save what the records below *log_start_offset* say, which are about to go. All are synced.
+        """Save a snapshot before the records below *log_start_offset* are deleted. All records are synced.
 
-        Without it, the next opening would expect a producer to continue where the older snapshot ends.
+        Without it, the next open would expect a producer to continue where the older snapshot ends.
         """
-        # What cannot be read or saved now is no reason to keep the records.
+        # A failure to read or save must not block the deletion.
         with contextlib.suppress(StorageError):
             if len(self.learn(now_ms)) and self._saved_offset < log_start_offset:
                 self._capture(leader_epoch, end_offset, now_ms)
                 self.save_synced(end_offset)
 
     def cut(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
-        """Forget what was truncated; *leader_epoch* is the one that begins there. All before is synced.
+        """Drop the state of records at or above *end_offset*, where *leader_epoch* begins.
 
-        What was not learnt before it was cut is learnt from what is left, when somebody asks.
+        All remaining records are synced. If the producers are not loaded yet, the first use loads them from
+        the remaining records.
         """
         self._opened_offset = min(self._opened_offset, end_offset)
         if self._producers is not None:
@@ -166,10 +167,10 @@ class ProducerKeeper:
         self.check_invariants(end_offset)
 
     def close(self, leader_epoch: int, end_offset: int, now_ms: int) -> None:
-        """Save what changed, all of it synced; and that nothing did, where much was appended.
+        """Save a snapshot if the producers changed or many bytes were appended. All records are synced.
 
-        Without that a log that takes plain batches only would be read from its beginning by the first
-        idempotent producer, however often it was closed in between.
+        Without the second condition, a log of plain batches would be read from its beginning for the first
+        idempotent producer, even after many clean closes.
         """
         unstamped = not self._stamped and bool(self._producers)
         if self._changed or unstamped or self._unsaved_bytes >= CLOSING_BYTES:
@@ -178,12 +179,12 @@ class ProducerKeeper:
 
 
 def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int) -> int:
-    """Note the stamped frames of offsets [start, stop), as if they came at *now_ms*; return the bytes read.
+    """Note the stamped frames of offsets [start, stop) with the time *now_ms*; return the bytes read.
 
-    Damaged frames are skipped: they were acknowledged long before, so no producer retries them.
+    Corrupt frames are skipped: they were acknowledged long before, so no producer retries them.
 
     Raises:
-        StorageError: If a file cannot be read now. What is in it may well be what is retried.
+        StorageError: If a file cannot be read. A producer may still retry the batches in it.
     """
     read = 0
     if start >= stop:
@@ -202,7 +203,7 @@ def replay(producers: Producers, view: View, start: int, stop: int, now_ms: int)
             read += table.end
             for frame in range(len(table)):
                 base, next_offset = table.base_offset(frame), table.next_offset(frame)
-                # The log may start within a frame, whose other records are still there.
+                # The log may start within a frame, whose remaining records are still readable.
                 stamp = table.stamp(frame) if start < next_offset and base < stop else None
                 if stamp is not None:
                     producers.note(stamp, base, next_offset, now_ms)

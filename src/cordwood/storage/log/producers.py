@@ -35,7 +35,7 @@ class StoredBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KnownProducer(msgspec.Struct, frozen=True):
-    """What is known of one producer: its newest batches, oldest first, and when the last one came."""
+    """The state of one producer: its newest batches, oldest first, and the time of the last one."""
 
     id: int
     epoch: int

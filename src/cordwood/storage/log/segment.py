@@ -50,7 +50,7 @@ class Segment:
         self.format = format_
         self.path = segment_path(directory, info.base, "log")
         self.checked = CheckedRanges()
-        #: What an index that was built from the log had to leave out.
+        #: The damaged range that an index built from the store had to leave out.
         self.damage: CorruptRange | None = None
         self._index: OffsetIndex | None = None
         self._times: TimeIndex | None = None
@@ -70,7 +70,7 @@ class Segment:
 
     @property
     def before(self) -> bytes:
-        """What the frame before the first one left for it."""
+        """The carry-over of the frame before the first one."""
         return bytes.fromhex(self.info.before)
 
     @property
@@ -231,7 +231,7 @@ class OwnedSegment(SealedSegment):
 def sidecar_beside(path: str, sidecar: Sidecar) -> str:
     """Return where the sidecar of the store at *path* is."""
     stem, _, rest = path.rpartition(".log")
-    # What a truncation keeps of a sidecar is the beginning of what was there: either will do.
+    # A truncation keeps the beginning of a sidecar, so the sidecar before or after it can be used.
     return f"{stem}.{sidecar.suffix}{'' if rest == '.cut' else rest}"
 
 

@@ -1,8 +1,8 @@
-"""A stream of unknown length on its way into the log: spooled first, so that nobody waits for it.
+"""Spooling of streams of unknown length before they are appended to the log.
 
-Chunks go to a file in ``tmp/`` as they come, in constant memory. Only when the stream has ended well, its
-bytes are copied behind a header that knows their length and checksum. Other appends never wait for a slow
-stream, and one that fails leaves nothing behind.
+Chunks are written to a file in ``tmp/`` as they arrive, in constant memory. When the stream is complete, its
+bytes are copied to the log after a header with their length and checksum. Other appends never wait for a slow
+stream, and a stream that fails leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cordwood.kernels import Buffer
 
 COPY_BYTES = 1 << 20
 
-#: What is called so in ``tmp/`` is on its way somewhere, and nobody's after a crash.
+#: The suffix of spool files in ``tmp/``. After a crash they can be deleted.
 SUFFIX = ".spool"
 
 
 class Spool:
-    """The bytes of one stream, complete. One user; `close` removes the file."""
+    """The bytes of one stream. For one thread at a time; `close` removes the file."""
 
     def __init__(self, files: Files, file: File, size: int) -> None:
         self._files = files
@@ -32,7 +32,7 @@ class Spool:
         """Add *data*.
 
         Raises:
-            DiskFull, StorageError: If the disk refused. The spool is of no use any more.
+            DiskFull, StorageError: If the write fails. The spool is unusable afterwards.
         """
         try:
             write_all(self._file, self.size, data)
@@ -41,12 +41,12 @@ class Spool:
         self.size += len(data)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes again, in order, in pieces of at most 1 MiB."""
+        """Yield the bytes in order, in chunks of at most 1 MiB."""
         for position in range(0, self.size, COPY_BYTES):
             yield self._file.read_at(position, min(COPY_BYTES, self.size - position))
 
     def close(self) -> None:
-        """Remove the spool. What cannot be removed now goes when the directory is opened next."""
+        """Remove the spool. A file that cannot be removed is removed when the directory is next opened."""
         self._file.close()
         with contextlib.suppress(OSError):
             self._files.unlink(self._file.path)
@@ -56,9 +56,10 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
     """Write all *chunks* to the file *name* in ``tmp/`` of the data directory.
 
     Raises:
-        StreamTooLong: As soon as more than *max_bytes* came. What the stream itself raises goes through.
-            Either way nothing is left.
-        DiskFull: There is no space; nothing is left.
+        StreamTooLong: As soon as there are more than *max_bytes*. The file is removed.
+        DiskFull: If there is no space. The file is removed.
+
+    An exception of *chunks* propagates; the file is removed.
     """
     try:
         files.make_directories(join(data, "tmp"))
@@ -67,7 +68,7 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
         raise as_storage_error(error, "spooling") from error
     try:
         for chunk in chunks:
-            # In bytes: a view may count in wider items.
+            # Cast to bytes: a view may have wider items.
             try:
                 data_bytes = memoryview(chunk).cast("B")
             except TypeError:
@@ -82,7 +83,7 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
 
 
 def remove_spools(files: Files, data: str) -> None:
-    """Remove what streams, and jobs that stage files, of an earlier process left: none is part of the log."""
+    """Remove the files that streams and staging jobs of an earlier process left. None is part of the log."""
     directory = join(data, "tmp")
     if files.exists(directory):
         for name in files.list(directory):
@@ -95,4 +96,4 @@ Pace = Callable[[int], None]
 
 
 def no_pace(size: int) -> None:
-    """Go on at once."""
+    """Return at once: no rate limit."""

@@ -1,4 +1,4 @@
-"""What `partition.json` says: which segments there are. Its rename is the commit point of every change."""
+"""The content of `partition.json`: the segments of a partition. Its rename commits every change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SealedInfo(msgspec.Struct, frozen=True):
     tombstones_since_ms: int = NO_TIMESTAMP
     #: The number of records between two index entries in formats with a record in each frame, else 0.
     index_interval_records: int = 0
-    #: What the frame before the first one left for it, in hex; nothing where frames stand alone.
+    #: The carry-over of the frame before the first one, in hex; empty if frames are independent.
     before: str = ""
 
 

@@ -109,7 +109,7 @@ class SharedTopics:
         self.log().end(owners)
 
     def expire(self, logs: Iterable[VirtualLog], needed_from: int | None = None) -> MaintenanceReport:
-        """Do what the retention of *logs* asks for. What cannot be done is said in the report."""
+        """Apply the retention of *logs*. The report has the failures."""
         return self._reported(
             lambda: MaintenanceReport(
                 expire_virtual(self.log(), logs, self._around.clock.now_ms(), needed_from)
@@ -139,7 +139,7 @@ class SharedTopics:
         return self._log.log.size() - self._size_after >= max(self._size_after, GROWN_BYTES_MIN)
 
     def reclaim(self, pace: Pace) -> MaintenanceReport:
-        """Free the space of what nobody can read any more; see `maintenance.reclaim`."""
+        """Free the space of unreadable records; see `maintenance.reclaim`."""
         return self._reported(
             lambda: MaintenanceReport(reclaimed=reclaim(self._around, self._chains, self.log(), pace))
         )

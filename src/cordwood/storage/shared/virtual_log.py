@@ -44,7 +44,7 @@ def owner_of(topic: str, partition: int) -> Owner:
 
 
 class VirtualState(NamedTuple):
-    """What is stored of a partition in the shared log; of other partitions `partition.json` has it."""
+    """The stored state of a partition in the shared log; other partitions have `partition.json`."""
 
     topic: str
     topic_id: str
@@ -105,7 +105,7 @@ class VirtualLog:
 
     @property
     def state(self) -> VirtualState:
-        """What is stored of the partition besides its records."""
+        """The stored state of the partition, without its records."""
         return VirtualState(self._entry.name, self._entry.id, self._partition)
 
     @property

@@ -65,7 +65,7 @@ _PLANS = msgspec.json.Decoder(ExportPlan)
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What to export: *topics*, or all that are not internal if empty, into the directory *to*.
+    """The options of an export: *topics*, or all except internal ones if empty, and the directory *to*.
 
     *to* must be the same directory on the driver and on all executors. With *skip_lost*, records that were
     removed before they were exported are not an error.

@@ -1,4 +1,4 @@
-"""Segment files that no committed state names: what a crash left, removed or put aside."""
+"""Removal of segment files that the committed state does not name, which a crash left."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def remove_leftovers(
 ) -> tuple[str, ...]:
     """Remove segment files of the partition at *directory* that *state* does not name; return their names.
 
-    They are what a crash left of a roll, a removal or a truncation that was never committed. Bytes
-    that this cannot explain go to *quarantine*. Durable on return.
+    A crash during a roll, a deletion or a truncation leaves such files. Files with records that this does not
+    explain are moved to *quarantine*. Durable on return.
     """
     segments = segments_directory(directory)
     known = {f"{info.base:020d}" for info in state.sealed} | {f"{state.active_base:020d}"}
     removed = []
     names = files.list(segments)
-    # Tombs last: as long as one is there, what is left of its segment is known to be on its way out.
+    # Tombs last: while a tomb exists, the remaining files of its segment are known to be deleted.
     for name in sorted(names, key=lambda name: name.endswith(f".{TOMB_SUFFIX}")):
         base, _, suffix = name.partition(".")
         if base in known and suffix in SUFFIXES:
@@ -45,7 +45,7 @@ def remove_leftovers(
 
 
 def _holds_records(files: Files, path: str, suffix: str, format_: Format) -> bool:
-    """Return whether a file, by its suffix, is one that records are in, and has some."""
+    """Return whether the suffix is that of a file with records, and the file has some."""
     sidecar = format_.sidecar
     if sidecar is not None and suffix == sidecar.suffix:
         return any(read_file(files, path)[sidecar.head_size :])

@@ -1,8 +1,8 @@
-"""Open a partition: finish what was committed, scan past the mark, decide torn or corrupt.
+"""Open a partition: finish committed changes, scan past the mark, distinguish torn from corrupt.
 
-Below the bound that the mark proves synced, bytes that are wrong are corruption: they stay, and are
-refused when read. Above it they are a torn tail: they were never acknowledged, so they are moved to the
-quarantine and cut. What is kept of the tail is synced before any reader sees it.
+Invalid bytes below the bound that the mark proves synced are corruption: they stay, and readers get an error.
+Invalid bytes above it are a torn tail: they were never acknowledged, so they are copied to the quarantine and
+truncated. The valid part of the tail is synced before any reader sees it.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from cordwood.storage.meta import TopicEntry, named_by
 from cordwood.telemetry import INDEX_CORRUPTIONS_DETECTED, RECOVERY_SECONDS, TORN_BYTES
 
 SCAN_WINDOW_BYTES = 8 << 20
-#: A sidecar without entries is no larger than this.
+#: The largest size of a sidecar without entries, in bytes.
 SIDECAR_HEAD_MAX = 16
-#: How far into a cut tail a whole frame is looked for, to say in the report that there was one.
+#: The bytes of a torn tail that are searched for a whole frame, which the report mentions.
 SEARCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening a partition found and did. A torn tail is a result, not an error."""
+    """The findings and actions of opening a partition. A torn tail is a result, not an error."""
 
     directory: str
     scanned_bytes: int = 0
@@ -81,7 +81,7 @@ class RecoveryReport:
 
     @property
     def clean(self) -> bool:
-        """Whether there was nothing to do."""
+        """Whether there was nothing to recover."""
         return self == RecoveryReport(self.directory)
 
 
@@ -89,7 +89,7 @@ def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
     """Return whether a partition was ever committed in *directory*. May be called beside its writer.
 
     Raises:
-        MetadataDamaged: If something beside it says that one was, but there is no `partition.json`.
+        MetadataDamaged: If other files show that it was, but `partition.json` is missing.
     """
     if files.exists(state_path(directory)):
         return True
@@ -103,9 +103,9 @@ def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
 
 
 def _trace_of_records(files: Files, directory: str, initial_offset: int) -> str | None:
-    """Return what a partition has that `create_partition` does not leave when it is cut off, if anything.
+    """Return the name of a file that shows that the partition had records, None without one.
 
-    That leaves an empty first segment and a mark at its start.
+    An interrupted create_partition leaves an empty first segment and a mark at its start.
     """
     for mark in read_marks(files, mark_path(directory)):
         said = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
@@ -125,14 +125,14 @@ def _trace_of_records(files: Files, directory: str, initial_offset: int) -> str 
 def check_belongs(
     directory: str, state: PartitionState, entry: TopicEntry, partition: int, initial_offset: int
 ) -> None:
-    """Refuse a partition that is not the one its place says.
+    """Check that *state* belongs to the partition at *directory*.
 
     Raises:
-        MetadataDamaged: If it is another topic's or partition's, or begins before *initial_offset*.
+        MetadataDamaged: If it is of another topic or partition, or begins before *initial_offset*.
     """
     if (state.topic, state.topic_id, state.partition) != (entry.name, entry.id, partition):
         found = f"partition {state.partition} of topic {state.topic} with id {state.topic_id}"
-        raise MetadataDamaged(state_path(directory), f"is that of {found}")
+        raise MetadataDamaged(state_path(directory), f"belongs to {found}")
     if min([state.active_base, *(info.base for info in state.sealed)]) < initial_offset:
         raise MetadataDamaged(state_path(directory), f"begins before offset {initial_offset}")
 
@@ -140,7 +140,7 @@ def check_belongs(
 def create_partition(
     context: LogContext, directory: str, config: TopicConfig, format_: Format, state: PartitionState
 ) -> PartitionLog:
-    """Make a partition without records. Durable on return; a crash before that leaves no partition."""
+    """Create an empty partition. Durable on return; a crash before that leaves no partition."""
     files = context.files
     files.make_directories(segments_directory(directory))
     stores = create_stores(files, directory, state.active_base, config, format_)
@@ -161,10 +161,10 @@ def create_partition(
 def open_partition(
     context: LogContext, directory: str, quarantine: str, config: TopicConfig, format_: Format
 ) -> tuple[PartitionLog, RecoveryReport]:
-    """Open an existing partition to append to it, after whatever happened to it.
+    """Open an existing partition for appends, and recover it if needed.
 
-    Deterministic and itself crash-safe: run again, it does the same. Time goes with what lies past the
-    mark, not with the size of the log.
+    Deterministic and crash-safe: after a crash, it can run again with the same result. Its time depends on
+    the bytes past the mark, not on the size of the log.
 
     Raises:
         MetadataDamaged: If `partition.json` is missing or damaged, or contradicts the mark.
@@ -172,8 +172,8 @@ def open_partition(
     started = context.clock.monotonic_ns()
     state = read_state(context.files, directory)
     if state.record_format != format_.name:
-        # Before anything is looked at: frames of another format would pass for a torn tail.
-        found = f"is of format {state.record_format}, but its topic of format {format_.name}"
+        # Checked before the scan: frames of another format would be taken for a torn tail.
+        found = f"has format {state.record_format}, but its topic has format {format_.name}"
         raise MetadataDamaged(state_path(directory), found)
     report = RecoveryReport(directory)
     if state.truncating is not None:
@@ -184,7 +184,7 @@ def open_partition(
         report = replace(report, finished_swap=True)
     marks = read_marks(context.files, mark_path(directory))
     if not marks:
-        # No crash takes both slots. Every whole frame is kept all the same, but somebody should know.
+        # No crash destroys both slots. Every whole frame is still kept, but the report mentions the damage.
         report = replace(report, damage=f"{mark_path(directory)} is missing or unreadable")
     mark = newest_mark(state, marks, directory)
     sealed: tuple[Segment, ...] = tuple(
@@ -209,11 +209,11 @@ def open_partition(
 
 
 def newest_mark(state: PartitionState, marks: list[Mark], directory: str) -> Mark | None:
-    """Return the newest slot that speaks of this state's epoch, None if there is none.
+    """Return the newest slot with the epoch of *state*, or None if there is none.
 
     Raises:
-        MetadataDamaged: If a slot speaks of an epoch or a segment that `partition.json` does not know yet:
-            it was committed before the mark was written, so it is not what it was.
+        MetadataDamaged: If a slot has an epoch or a segment that `partition.json` does not have. The state is
+            always committed before the mark, so `partition.json` is not the committed one.
     """
     for mark in marks:
         same = mark.leader_epoch == state.leader_epoch
@@ -224,10 +224,11 @@ def newest_mark(state: PartitionState, marks: list[Mark], directory: str) -> Mar
 
 
 def sync_names(files: Files, data: str) -> None:
-    """Sync every directory of a data directory that may hold names which its last writer had no time to sync.
+    """Sync every directory of a data directory that may have unsynced names from its last writer.
 
-    A process that is killed leaves files that the next one sees, names included. What that one builds on
-    them must not outlive them when the power goes. Files are not looked at: there may be very many.
+    The next process sees the files of a killed one, even if their names are not synced. State that it derives
+    from them must not survive a power cut that loses these files. Files themselves are not synced: there may
+    be very many.
     """
     staged, topics = join(data, "tmp", "sink"), join(data, "topics")
     queries, named = _below(files, staged), _below(files, topics)
@@ -250,12 +251,12 @@ def sync_names(files: Files, data: str) -> None:
 
 
 def _below(files: Files, directory: str) -> list[str]:
-    """Return the paths in a directory, none if it is not there."""
+    """Return the paths in a directory, or none if it does not exist."""
     return [join(directory, name) for name in files.list(directory)] if files.is_directory(directory) else []
 
 
 def synced_bound(state: PartitionState, mark: Mark | None) -> Bound:
-    """Return how much of the active segment is known to be synced."""
+    """Return the end of the part of the active segment that is known to be synced."""
     bound = Bound(state.active_base, 0, state.active_base)
     if state.epoch_start.base == state.active_base:
         bound = state.epoch_start
@@ -289,7 +290,7 @@ class _Recovery:
         self.lost: SealedInfo | None = None
 
     def recover_active(self) -> ActiveSegment:
-        """Return the active segment, its tail scanned, cut where it was torn, and synced."""
+        """Scan the tail of the active segment, truncate a torn tail, sync, and return the segment."""
         bound = synced_bound(self.state, self.mark)
         path = segment_path(self.directory, bound.base, "log")
         try:
@@ -317,7 +318,7 @@ class _Recovery:
             self._cut(file, end.position, size, "torn")
         stores = self._stores(file, sidecar, end)
         if end.position > bound.position:
-            # These bytes may be in the cache only; no reader may see them before they are synced.
+            # These bytes may be in the page cache only; no reader may see them before they are synced.
             file.sync()
             if sidecar is not None:
                 sidecar.sync()
@@ -342,7 +343,7 @@ class _Recovery:
     # --- the sidecar ------------------------------------------------------------------------------
 
     def _open_sidecar(self, bound: Bound) -> tuple[File | None, str | None]:
-        """Return the file beside the store, and what it lost of what was synced; both may be None."""
+        """Return the sidecar file and a description of lost synced bytes; both may be None."""
         sidecar = self.format.sidecar
         if sidecar is None:
             return None, None
@@ -355,18 +356,18 @@ class _Recovery:
         if file.size() < synced:
             return file, f"{path} has {file.size()} bytes, but {synced} were synced"
         if file.read_at(0, len(head)) != head:
-            return file, f"{path} does not begin as that of offset {bound.base}"
+            return file, f"{path} has a header that is not that of offset {bound.base}"
         return file, None
 
     def _entries_past(self, sidecar: File | None, bound: Bound) -> bytes:
-        """Return what the sidecar has past *bound*."""
+        """Return the bytes of the sidecar past *bound*."""
         if sidecar is None or self.format.sidecar is None:
             return b""
         start = sidecar_end(self.format.sidecar, bound.base, bound.next_offset)
         return sidecar.read_at(start, sidecar.size() - start)
 
     def _stores(self, file: File, sidecar: File | None, end: Bound) -> Stores:
-        """Return the stores to go on with, the sidecar cut where the last whole frame has its entry."""
+        """Return the stores for appends, with the sidecar truncated after the entry of the last frame."""
         beside = None
         if sidecar is not None and self.format.sidecar is not None:
             kept, size = sidecar_end(self.format.sidecar, end.base, end.next_offset), sidecar.size()
@@ -377,13 +378,13 @@ class _Recovery:
         return Stores(Store(file, end.position, preallocate=preallocate), beside)
 
     def _replace_lost(self, bound: Bound, reason: str) -> ActiveSegment:
-        """Seal a segment that lost synced bytes as it is, and go on after what it should have held."""
+        """Seal a segment that lost synced bytes, and continue after the offsets that it should hold."""
         self.report = replace(self.report, damage=reason)
         files = self.context.files
         if bound.next_offset == bound.base:
             stores = create_stores(files, self.directory, bound.base, self.config, self.format)
         else:
-            # Its timestamps are lost, so a search by time must not skip it.
+            # Its timestamps are unknown, so a search by time must not skip it.
             self.lost = msgspec.structs.replace(
                 active_info(self.state, bound), max_timestamp=INT64_MAX, generation=0
             )
@@ -395,9 +396,9 @@ class _Recovery:
     # --- indexes ----------------------------------------------------------------------------------
 
     def _load_indexes(self, segment: Segment, bound: Bound) -> tuple[OffsetIndex, TimeIndex, Flushed | None]:
-        """Return the indexes of what lies below *bound*, built from the log if the files are not as synced.
+        """Return the indexes of frames below *bound*, rebuilt from the store if the index files are invalid.
 
-        The entries the mark vouches for are taken; what lies between them and the bound is scanned.
+        The index entries that the mark covers are used; frames between them and the bound are scanned.
         """
         mark = self.mark
         if bound.position == 0:
@@ -416,9 +417,9 @@ class _Recovery:
         return index, time_index, None
 
     def _catch_up(self, segment: Segment, index: OffsetIndex, times: TimeIndex) -> None:
-        """Add the entries of frames from the last one indexed up to the end, as far as they can be walked."""
-        # Both were synced at the same time. A dense index says nothing of when; the times reach that far, or
-        # what follows has no entry among them.
+        """Add the entries of frames after the last indexed one, as far as frames can be walked."""
+        # Both indexes were synced at the same time. A dense offset index does not show up to which frame; the
+        # time index reaches that frame, or the following frames have no entry in it.
         known = index.last() if segment.has_sparse_index else index.floor_entry(times.last_offset())
         start = known or (segment.base, 0)
         damage = index_frames(segment, self._bounds_of(segment), index, times, start)
@@ -439,9 +440,9 @@ class _Recovery:
         entries: bytes,
         before: bytes | None,
     ) -> tuple[Bound, bytes | None]:
-        """Walk the whole, valid frames after *bound*; return where they end, and what the last one left.
+        """Walk the whole, valid frames after *bound*; return their end, and the last frame's carry-over.
 
-        *entries* are those of the sidecar after *bound*, *before* is what the frame before it left.
+        *entries* are the sidecar's entries after *bound*; *before* is the carry-over of the frame before it.
         """
         position, next_offset, window = bound.position, bound.next_offset, SCAN_WINDOW_BYTES
         while position < size:
@@ -476,7 +477,7 @@ class _Recovery:
         )
 
     def _cut(self, file: File, position: int, size: int, suffix: str) -> None:
-        """Cut the file at *position*, keeping a copy of what goes, under *suffix*, unless it is zeros."""
+        """Truncate the file at *position*; copy a tail that is not all zeros to the quarantine first."""
         tail = file.read_at(position, size - position)
         if any(tail):
             rest = f"-{self.state.partition}-{self.state.active_base:020d}-{position}.{suffix}"
@@ -496,7 +497,7 @@ class _Recovery:
         file.sync()
 
     def _holds_a_frame(self, tail: bytes) -> bool:
-        """Return whether a whole, valid frame lies in *tail*: then more than a last write was lost."""
+        """Return whether *tail* contains a whole, valid frame: then more than the last write was lost."""
         return any(
             len(
                 self.format.scan(

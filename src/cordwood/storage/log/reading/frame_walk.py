@@ -67,7 +67,7 @@ class FrameRun:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of a segment's frames beside their bytes.
+    """The known bounds of a segment's frames.
 
     ``end`` is the position and ``next_offset`` the offset where what may be read stops; a frame ends
     exactly there. ``dense`` says that offsets have no gaps; ``epochs`` from which offset on frames carry
