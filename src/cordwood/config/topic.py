@@ -207,7 +207,7 @@ class TopicConfig:
         "cordwood.compaction.evidence.ms",
         _KEPT_MS,
         -1,
-        "How long compaction keeps lists of dropped records as evidence; -1: until the log start passes them.",
+        "How long compaction keeps lists of dropped records as evidence; -1: as long as the log.",
     )
     delete_retention_ms: int = declare(
         "delete.retention.ms",
