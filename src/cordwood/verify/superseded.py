@@ -39,21 +39,26 @@ KEYS_MAX = 1 << 24
 _LEAVES = 1024
 _KEY_SIZE = 32
 #: The place of a record in the order of appends: the number of its leaf, then its number in the frame.
-_NUMBER_BITS = 23
+_NUMBER_BITS = 24
+_GAP = 1 << _NUMBER_BITS - 1
 
 
 class _SurvivingFrame(NamedTuple):
-    """A frame in the log, its leaf as first appended, and what it holds."""
+    """A frame in the log, its leaf as first appended, and what it holds.
+
+    ``behind`` is not 0 if it has no leaf of its own and comes after that of *leaf*.
+    """
 
     leaf: int
     path: str
     position: int
     content: FrameContent
+    behind: int = 0
 
     def orders(self) -> array[int]:
         """Return the place of each record in the order of appends."""
-        base = self.content.fields.base_offset
-        return array("q", ((self.leaf << _NUMBER_BITS) + offset - base for offset in self.content.offsets))
+        first = (self.leaf << _NUMBER_BITS) + self.behind - self.content.fields.base_offset
+        return array("q", (first + offset for offset in self.content.offsets))
 
 
 def check_superseded(
@@ -133,7 +138,7 @@ class _DroppedCheck:
             orders = array("q", range(first, first + len(content.offsets)))
             wanted.note(keys, content, orders, known=False)
         for frame in self._frames():
-            if self._lists.find(frame.leaf) is not None:
+            if not frame.behind and self._lists.find(frame.leaf) is not None:
                 self._surviving[frame.leaf] = frozenset(frame.content.offsets)
             wanted.note(keys, frame.content, frame.orders(), known=True)
         tombstones = self._check_missing(keys, wanted)
@@ -205,19 +210,23 @@ class _DroppedCheck:
             leaves = known.walk(claim.main, _LEAVES)
             leaf = next(leaves, None)
             windows = FileWindows(file, min(plan.stop, file.size()), Tally(), hashed=False)
-            position = 0
+            position = number = 0
             while position < windows.stop:
                 frame = reader.at(windows, position, windows.stop)
                 while leaf is not None and leaf.first_offset < frame.base_offset:
-                    leaf = next(leaves, None)
-                same = leaf is not None and leaf.first_offset == frame.base_offset
-                # A frame without a leaf yet comes after all that have one.
-                number = leaf.number if leaf is not None and same else self._chain.head.size + position
+                    number, leaf = leaf.number, next(leaves, None)
+                if leaf is not None and leaf.first_offset == frame.base_offset:
+                    number, behind = leaf.number, 0
+                elif frame.base_offset >= claim.followed:
+                    # A frame without a leaf yet comes after all that have one.
+                    number, behind = self._chain.head.size + position, 0
+                else:
+                    # A frame in a gap comes after the leaf before it.
+                    behind = _GAP
                 at = windows.load(position, frame.size)
                 data = memoryview(windows.data)[at : at + frame.size]
                 content = content_of(claim.record_format, data, frame.base_offset, claim.salt)
-                if same or frame.base_offset >= claim.followed:
-                    yield _SurvivingFrame(number, path, position, content)
+                yield _SurvivingFrame(number, path, position, content, behind)
                 position += frame.size
 
 

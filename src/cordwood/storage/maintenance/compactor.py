@@ -138,6 +138,10 @@ def compact_partition(
         plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force or not evidence)
         if plan is None:
             return total
+        if log.format.record_per_frame:
+            # A superseded record that ended a segment stayed. It can go now that later segments follow, but
+            # only if the key of the record that superseded it is known again.
+            plan = replace(plan, dirty_from=plan.segments[0].base)
         rewritable = None if chains is None or not evidence else chains.rewritable(log)
         work = rewrite_input(around, log, view, plan, now_ms, pace, rewritable=rewritable, evidence=evidence)
         done = _CompactionPass(around, log, chains, view, plan, work).run(map_bytes, secret)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -60,7 +60,9 @@ class RewriteInput:
     ``end`` is the offset up to which keys were collected; ``last_batches`` are the base offsets of frames
     that must stay, at least without records, because they are the last of their producers. Frames outside the
     offsets in ``rewritable`` stay as they are; None means that any frame may be rewritten. With ``evidence``,
-    the records of rewritten frames are kept as lists beside the chain.
+    the records of rewritten frames are kept as lists beside the chain. ``held_keys`` collects the keys of
+    superseded records that stay because a segment ends with them: their tombstones must stay too. None means
+    that segments are not rewritten in order, so that no tombstone may go in a format with such records.
     """
 
     files: Files
@@ -75,6 +77,7 @@ class RewriteInput:
     pace: Pace = no_pace
     rewritable: OffsetRanges | None = None
     evidence: bool = True
+    held_keys: set[bytes] | None = field(default_factory=set)
 
     def windows(self, segment: Segment) -> Iterator[Window]:
         """Yield the frames of a segment.
@@ -271,6 +274,7 @@ class _Filter:
         # The last frame of a segment always stays, at least without records, so that a reader at any offset
         # of the segment finds a frame that leads to the next one.
         self._last_position = segment.info.size if last else -1
+        self._held_keys = work.held_keys
         self._drop_tombstones = is_tombstone_due(segment.info, work.config, work.now_ms)
         self._tombstones_go_below = work.tombstones_go_below
         self._pinned = list(work.pinned(segment.base, segment.info.next_offset))
@@ -298,15 +302,17 @@ class _Filter:
             dropped[first:after] = bytes(after - first)
         stays = self._pinned_row(window, columns.rows)
         if stays is not None:
+            if dropped[stays] and self._held_keys is not None:
+                self._held_keys.add(_bytes_at(columns.key, stays))
             dropped[stays] = 0
         output.dropped += dropped.count(1)
         if columns.value.nulls:
             for row in _null_rows(columns.value, columns.rows):
                 if dropped[row]:
                     continue
-                if offsets[row] >= self._tombstones_go_below:
+                if offsets[row] >= self._tombstones_go_below or self._is_pinned(offsets[row]):
                     continue
-                due = self._drop_tombstones and row != stays
+                due = self._drop_tombstones and row != stays and not self._is_held(columns.key, row)
                 if due and offsets[row] < self._end and not _is_null(columns.key, row):
                     dropped[row] = 1
                     output.dropped += 1
@@ -314,6 +320,12 @@ class _Filter:
                 else:
                     output.has_tombstones = True
         return dropped
+
+    def _is_held(self, keys: BinaryBuffers, row: int) -> bool:
+        """Return whether an older record with the key of *row* may have stayed."""
+        if not self._format.record_per_frame:
+            return False
+        return self._held_keys is None or _bytes_at(keys, row) in self._held_keys
 
     def _pinned_row(self, window: Window, rows: int) -> int | None:
         """Return the record of a window that stays regardless of its key, if there is one.
@@ -351,9 +363,12 @@ class _Filter:
 
     def _must_stay(self, end: int, base_offset: int) -> bool:
         """Return whether a frame stays although it has no records left."""
-        if end == self._last_position or base_offset in self._last_batches:
-            return True
-        return any(start <= base_offset < after for start, after in self._pinned)
+        is_last = end == self._last_position or base_offset in self._last_batches
+        return is_last or self._is_pinned(base_offset)
+
+    def _is_pinned(self, offset: int) -> bool:
+        """Return whether the frame that holds *offset* stays as it is."""
+        return any(start <= offset < after for start, after in self._pinned)
 
 
 def numbers_in(buffer: Buffer) -> memoryview:
@@ -361,8 +376,17 @@ def numbers_in(buffer: Buffer) -> memoryview:
     return memoryview(buffer).cast("B").cast("q")
 
 
+def _bytes_at(column: BinaryBuffers, row: int) -> bytes:
+    """Return the value of *row*; empty for a null one."""
+    offsets = memoryview(column.offsets).cast("B").cast("i")
+    return bytes(memoryview(column.data).cast("B")[offsets[row] : offsets[row + 1]])
+
+
 def _is_null(column: BinaryBuffers, row: int) -> bool:
-    return column.validity is not None and not column.validity[row >> 3] >> (row & 7) & 1
+    if column.validity is None:
+        return False
+    # The kernel returns memory of its own, which only a view gives access to.
+    return not memoryview(column.validity).cast("B")[row >> 3] >> (row & 7) & 1
 
 
 def _null_rows(column: BinaryBuffers, rows: int) -> Iterator[int]:

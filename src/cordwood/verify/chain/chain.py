@@ -257,7 +257,8 @@ class _ChainCheck:
         fits, expected = self._goes_on(said, first)
         if first != end or not fits:
             self._disordered(said.leaf, expected, first, end)
-        self._next_offset, self._within = first, said.kind == "gap"
+        self._next_offset = first
+        self._within = said.kind == "gap" or (self._within and not said.is_cut)
 
     def _goes_on(self, said: LeafStatement, offset: int) -> tuple[bool, str]:
         """Return whether leaves may continue at *offset* after a statement, and the expected offset."""
