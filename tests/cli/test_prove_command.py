@@ -114,7 +114,7 @@ def test_what_has_no_checkpoint_or_no_leaf_says_what_to_do(data: Path, tmp_path:
 
 
 def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path) -> None:
-    """Against the checkpoint that compaction signs; earlier ones prove that its first frame existed."""
+    """The record itself, under the checkpoint that compaction signs and under the one from before it."""
     data = tmp_path / "data"
     config = {"segment.bytes": "400", "cordwood.chain": "true", "cleanup.policy": "compact"}
     with cordwood.open(data) as log:
@@ -122,7 +122,8 @@ def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path
         topic.append_many([(b"a", b"1"), (b"b", b"1")], partition=0)
         for number in range(9):
             topic.append(b"value %d" % number, key=b"a")
-    said("checkpoint", "create", "--data", data)
+    note = tmp_path / "before.note"
+    said("checkpoint", "create", "--to", note, "--data", data)
     before = proven(data, 1, tmp_path / "before.json")
     with cordwood.open(data) as log:
         log.data_directory.partitions.writable("orders", 0).roll()
@@ -130,8 +131,12 @@ def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path
     key = data / "meta/keys/checkpoint.pub"
     after = proven(data, 1, tmp_path / "after.json")
     then, now = json.loads(before.read_text()), json.loads(after.read_text())
-    assert len(base64.b64decode(then["frame"])) > len(base64.b64decode(now["frame"]))
-    assert now["leaf"] >= 10 > then["leaf"]
+    assert now["checkpoint"] != then["checkpoint"]
+    differing = {name for name in then if then[name] != now[name]}
+    assert differing == {"checkpoint", "path"}, "the same record in the same leaf, of a larger tree"
+    under = tmp_path / "under.json"
+    said("prove", "-t", "orders", 1, "--checkpoint", note, "--to", under, "--data", data)
+    assert under.read_bytes() == before.read_bytes()
     for proof in (before, after):
         assert json.loads(said("verify-proof", proof, "--key", key, "--json"))["offset"] == 1
         assert subprocess.run([sys.executable, EXAMPLE, proof, key], check=False).returncode == 0

@@ -8,7 +8,6 @@ from cordwood.disk import Files
 from cordwood.errors import EvidenceMissing, EvidenceRefused, OffsetOutOfRange
 from cordwood.evidence.places import OpenedDirectory, Path, opened
 from cordwood.integrity import Proof, RecordProof, merkle, proof, record_leaf, unverified
-from cordwood.integrity.record_leaf import LeafFacts
 from cordwood.kernels import ITEM_SIZE
 from cordwood.storage.chain import (
     KeptChain,
@@ -117,7 +116,7 @@ def _record_proof(chain: KeptChain, found: _LocatedFrame, leaf: int, note: str, 
 class _FrameList(NamedTuple):
     """The fields of a frame as first appended, and the entries of its records by their offsets."""
 
-    facts: LeafFacts
+    facts: record_leaf.LeafFacts
     entries: dict[int, bytes]
 
 

@@ -104,10 +104,14 @@ class VerifyReport:
 
 
 class UnlistedFrames(NamedTuple):
-    """Frames of the log at *path* that compaction changed without evidence; *leaf* is their lowest one."""
+    """Frames of the log at *path* that compaction changed without evidence.
+
+    *leaf* is their lowest one, *stated_at* the leaf of the statement about what compaction left.
+    """
 
     path: str
     leaf: int
+    stated_at: int
     frames: int
 
 

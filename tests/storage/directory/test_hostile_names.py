@@ -490,5 +490,5 @@ def test_a_file_that_is_linked_from_elsewhere_is_never_changed(place: Path, name
 
 def test_a_broker_refuses_a_topic_whose_id_no_client_could_be_told(place: Path) -> None:
     add_entries(place, TopicEntry("odd", "id-9", 1, {}))
-    with pytest.raises(MetadataDamaged, match=r"topic odd has the id 'id-9', which is no UUID"):
+    with pytest.raises(MetadataDamaged, match=r"topic odd has the id 'id-9': expected a UUID"):
         cordwood.Broker(place / "data")

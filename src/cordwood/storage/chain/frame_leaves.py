@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from cordwood.errors import FrameError
 from cordwood.integrity import merkle, record_leaf
-from cordwood.integrity.record_leaf import LeafFacts
 from cordwood.kernels import ITEM_SIZE, Want, hash_records, list_roots
 from cordwood.storage.log import FrameRun
 
@@ -31,7 +30,7 @@ class ListedFrame(NamedTuple):
     next_offset: int
     data: memoryview
     leaf: bytes
-    facts: LeafFacts
+    facts: record_leaf.LeafFacts
     items: memoryview
 
 

@@ -15,12 +15,11 @@ from typing import NamedTuple
 from cordwood.disk import File, Files, ReadableFile, join, write_all
 from cordwood.errors import MetadataDamaged
 from cordwood.integrity import record_leaf
-from cordwood.integrity.record_leaf import FACTS_SIZE, LeafFacts
 from cordwood.kernels import ITEM_SIZE, Buffer
 from cordwood.storage.chain.statements import LeafRange, Statement
 
 _LEAF = struct.Struct(">Q")
-_HEAD_SIZE = _LEAF.size + FACTS_SIZE
+_HEAD_SIZE = _LEAF.size + record_leaf.FACTS_SIZE
 #: The bytes that are gathered before they are written.
 _WRITE_BYTES = 1 << 20
 
@@ -46,7 +45,7 @@ class RecordList(NamedTuple):
     """The list of one frame: its leaf, the fields of the leaf, and the items of its records."""
 
     leaf: int
-    facts: LeafFacts
+    facts: record_leaf.LeafFacts
     items: bytes
 
     def holds(self, leaf_hash: bytes) -> bool:
@@ -67,7 +66,7 @@ class ListWriter:
         self._size = 0
         self._pending = bytearray()
 
-    def add(self, leaf: int, facts: LeafFacts, items: Buffer) -> None:
+    def add(self, leaf: int, facts: record_leaf.LeafFacts, items: Buffer) -> None:
         """Add the list of the frame with *leaf*."""
         assert facts.is_listable
         assert len(items) == facts.record_count * ITEM_SIZE

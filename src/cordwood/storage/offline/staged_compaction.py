@@ -108,9 +108,19 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
     open_files = OpenFiles(files, mapped=False)
     segments = tuple(Segment(open_files, work.directory, info, format_) for info in work.infos)
     staged = join(work.data, "tmp", process.new_id())
-    known = (work.state, work.config, work.now_ms, work.end, work.last_batches)
-    place = (files, open_files, work.directory, format_)
-    rewriting = RewriteInput(*place, *known, rewritable=work.rewritable, held_keys=None)
+    rewriting = RewriteInput(
+        files,
+        open_files,
+        work.directory,
+        format_,
+        work.state,
+        work.config,
+        work.now_ms,
+        work.end,
+        work.last_batches,
+        rewritable=work.rewritable,
+        held_keys=None,
+    )
     files.make_directories(join(work.data, "tmp"))
     rewritten = rewrite(rewriting, segments, keys, lambda suffix: f"{staged}-{suffix}{SUFFIX}")
     return GroupDone(rewritten, staged)

@@ -74,11 +74,12 @@ def check_no_chain(path: str, claims: Sequence[Claim], tally: Tally) -> None:
 def check_signed_rewrites(claims: Sequence[Claim], unlisted: Sequence[UnlistedFrames], tally: Tally) -> None:
     """Report frames that were signed for and then compacted without evidence. The caller gave the checkpoint.
 
-    Their records cannot be compared with what was signed. For checkpoints that are stored in the directory,
-    this is only noted: the operator may do it.
+    Their records cannot be compared with what was signed. A checkpoint that was made after the compaction
+    signs for what it left. For checkpoints that are stored in the directory, this is only noted: the operator
+    may do it.
     """
     for each in unlisted:
-        signed = [claim for claim in claims if claim.given and claim.said.size > each.leaf]
+        signed = [claim for claim in claims if claim.given and each.leaf < claim.said.size <= each.stated_at]
         if signed:
             expected = f"the frame of leaf {each.leaf} as first appended, which {signed[-1].path} signs for"
             found = f"{each.frames} frames from there on that were compacted without evidence"

@@ -280,7 +280,8 @@ class FrameCompare:
         """Note the frames that compaction changed without evidence of what it dropped."""
         expected = "a list of the records of each frame that compaction changed"
         if self._unlisted:
-            self._tally.unlisted.append(UnlistedFrames(self._path, min(self._unlisted), len(self._unlisted)))
+            first, stated_at = min(self._unlisted), self._claim.stated_at
+            self._tally.unlisted.append(UnlistedFrames(self._path, first, stated_at, len(self._unlisted)))
             found = f"none of {len(self._unlisted)}, which were compacted without evidence"
             self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
         if self._expired:

@@ -134,7 +134,8 @@ class SegmentLeaves:
     and those in ``gaps`` never got any; offsets below ``readable_from`` cannot be read. ``testimony`` is the
     number of frames that a compaction left here and the root over their leaves. ``by_records`` are the ranges
     of leaves that commit to records, with the hashes of keys under ``salt``; ``lists`` are the numbers of the
-    files with lists of records that compaction dropped here. Not all are there if ``expired``.
+    files with lists of records that compaction dropped here. Not all are there if ``expired``. ``stated_at``
+    is the leaf of the compaction's statement, or beyond all leaves without one.
     """
 
     chain: str
@@ -151,6 +152,7 @@ class SegmentLeaves:
     salt: bytes = b""
     lists: tuple[int, ...] = ()
     expired: bool = False
+    stated_at: int = INT64_MAX
 
     def commits_to_records(self, leaf: int) -> bool:
         """Return whether *leaf* commits to the records of its frame."""
@@ -281,6 +283,7 @@ class LeafPlanner:
         self._moved: list[LeafSpan] = []
         self._gaps: list[tuple[int, int]] = []
         self._testimonies: dict[tuple[int, int, int], tuple[int, str]] = {}
+        self._stated_at: dict[tuple[int, int, int], int] = {}
         end = self._chain.head.size
         for each in reversed(self._chain.statements or ()):
             main += self._span(each.leaf + 1, end, ceiling, 0)
@@ -296,7 +299,9 @@ class LeafPlanner:
                     # A segment that was truncated and has grown again is not the compacted one, whatever its
                     # size.
                     said = each.frames, each.root
-                    self._testimonies.setdefault((each.start, each.end, each.generation), said)
+                    place = (each.start, each.end, each.generation)
+                    self._testimonies.setdefault(place, said)
+                    self._stated_at.setdefault(place, each.leaf)
         main += self._span(0, end, ceiling, 0)
         self._main = main[::-1]
         self._gaps = _joined(sorted(self._gaps))
@@ -334,6 +339,7 @@ class LeafPlanner:
                 each.first_leaf for each in self._chain.lists if each.start < end and each.end > base
             ),
             expired=self._chain.evidence_expired,
+            stated_at=self._stated_at.get((base, next_offset, generation), INT64_MAX),
         )
 
     def is_live(self, leaf: int, next_offset: int) -> bool:

@@ -53,12 +53,10 @@ from cordwood.storage.log.state import (
     state_path,
     write_state,
 )
-from cordwood.storage.meta import TopicEntry, named_by
+from cordwood.storage.meta import named_by
 from cordwood.telemetry import INDEX_CORRUPTIONS_DETECTED, RECOVERY_SECONDS, TORN_BYTES
 
 SCAN_WINDOW_BYTES = 8 << 20
-#: The largest size of a sidecar without entries, in bytes.
-SIDECAR_HEAD_MAX = 16
 #: The bytes of a torn tail that are searched for a whole frame, which the report mentions.
 SEARCH_BYTES = 1 << 20
 
@@ -83,58 +81,6 @@ class RecoveryReport:
     def clean(self) -> bool:
         """Whether there was nothing to recover."""
         return self == RecoveryReport(self.directory)
-
-
-def partition_exists(files: Files, directory: str, initial_offset: int) -> bool:
-    """Return whether a partition was ever committed in *directory*. May be called beside its writer.
-
-    Raises:
-        MetadataDamaged: If other files show that it was, but `partition.json` is missing.
-    """
-    if files.exists(state_path(directory)):
-        return True
-    trace = _trace_of_records(files, directory, initial_offset)
-    if trace is None:
-        return False
-    # The writer commits a partition before it appends: it may have done both since the first look.
-    if files.exists(state_path(directory)):
-        return True
-    raise MetadataDamaged(state_path(directory), f"is missing, but {trace} is there")
-
-
-def _trace_of_records(files: Files, directory: str, initial_offset: int) -> str | None:
-    """Return the name of a file that shows that the partition had records, None without one.
-
-    An interrupted create_partition leaves an empty first segment and a mark at its start.
-    """
-    for mark in read_marks(files, mark_path(directory)):
-        said = (mark.leader_epoch, mark.base, mark.position, mark.next_offset, mark.log_start_offset)
-        if said != (0, initial_offset, 0, initial_offset, initial_offset):
-            return "its mark"
-    segments = segments_directory(directory)
-    for name in files.list(segments) if files.exists(segments) else ():
-        base, _, suffix = name.partition(".")
-        sidecar = suffix in truncation.SIDECAR_SUFFIXES
-        with contextlib.closing(files.open(join(segments, name), "read")) as file:
-            begun = file.size() <= (SIDECAR_HEAD_MAX if sidecar else 0)
-            if not begun or base != f"{initial_offset:020d}" or (suffix != "log" and not sidecar):
-                return name
-    return None
-
-
-def check_belongs(
-    directory: str, state: PartitionState, entry: TopicEntry, partition: int, initial_offset: int
-) -> None:
-    """Check that *state* belongs to the partition at *directory*.
-
-    Raises:
-        MetadataDamaged: If it is of another topic or partition, or begins before *initial_offset*.
-    """
-    if (state.topic, state.topic_id, state.partition) != (entry.name, entry.id, partition):
-        found = f"partition {state.partition} of topic {state.topic} with id {state.topic_id}"
-        raise MetadataDamaged(state_path(directory), f"belongs to {found}")
-    if min([state.active_base, *(info.base for info in state.sealed)]) < initial_offset:
-        raise MetadataDamaged(state_path(directory), f"begins before offset {initial_offset}")
 
 
 def create_partition(
