@@ -136,17 +136,22 @@ def verify(document: bytes, key: str) -> str:
     origin, size, root = lines[0], int(lines[1]), decoded(lines[2])
     formats = [line.partition(" ")[2] for line in lines[6:] if line.startswith("record-format ")]
     if "frame" not in proof:
-        leaf = record_leaf(proof, formats[0] if formats else "batch")
+        leaves = [record_leaf(proof, formats[0] if formats else "batch")]
     else:
-        leaf = hashlib.sha256(b"\0" + decoded(proof["frame"])).digest()
+        frame = decoded(proof["frame"])
+        leaves = [hashlib.sha256(b"\0" + frame).digest()]
+        if formats == ["shared"]:
+            # The envelope of a frame, and the hash of the batch in it.
+            parts = b"\0\xfeCWE1" + frame[:80] + hashlib.sha256(frame[80:]).digest()
+            leaves.append(hashlib.sha256(parts).digest())
     path = [decoded(each) for each in proof["path"]]
-    require(root_of(leaf, proof["leaf"], size, path) == root, "the path does not lead to the signed root")
+    roots = [root_of(leaf, proof["leaf"], size, path) for leaf in leaves]
+    require(root in roots, "the path does not lead to the signed root")
     if "frame" not in proof:
         return (
             f"{origin}: proven: offset {proof['offset']} is in leaf {proof['leaf']} of {size:,}: "
             f"timestamp {proof['timestamp']}, key {proof['record_key']}, value {proof['value']} (in base64)"
         )
-    frame = decoded(proof["frame"])
     whose = ""
     if formats == ["shared"]:
         whose, frame = opened(frame)

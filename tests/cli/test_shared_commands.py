@@ -203,14 +203,14 @@ def test_a_record_in_the_shared_log_is_proven_to_both_verifiers(data: Path, tmp_
     for offset in range(8):
         said("prove", "-t", "orders@7", "-p", 1, offset, "--to", proof, "--data", data)
         facts = json.loads(said("verify-proof", proof, "--key", key, "-t", "orders@7", "--json"))
-        assert (facts["offset"], facts["size"]) == (offset, 19)
+        assert (facts["offset"], facts["size"]) == (offset, 20)
         assert facts["owner"].startswith("7-")
         assert facts["value_bytes"] == (10 if offset < 3 else 6)
     assert "not of topic orders," in refused("verify-proof", proof, "--key", key, "-t", "orders", code=4)
     done = subprocess.run([sys.executable, EXAMPLE, proof, key], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "proven: offset 7 of partition 1 of the topic with hash " in done.stdout
-    assert " of org 7 is in leaf 18 of 19: offsets 3 up to 8" in done.stdout
+    assert " of org 7 is in leaf 19 of 20: offsets 3 up to 8" in done.stdout
     document = json.loads(proof.read_text())
     for name, value in (("offset", 8), ("first_offset", 2), ("leaf", 17)):
         proof.write_text(json.dumps({**document, name: value}))

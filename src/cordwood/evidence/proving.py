@@ -58,7 +58,8 @@ def prove(
                     f"sign one with cordwood checkpoint create -t {topic}"
                 )
             by_records = chain.find(found.chained_offset)
-            if by_records is not None and chain.commits_to_records(by_records):
+            is_shared = found.topic == SHARED_TOPIC
+            if by_records is not None and chain.commits_to_parts(by_records) and not is_shared:
                 note = _note_over(place, kept, by_records, topic, offset, checkpoint)
                 return _record_proof(chain, found, by_records, note, str(key))
             leaf = _leaf_of(chain, read_state(files, path_), found.chained_offset, found.frame)
@@ -202,7 +203,9 @@ def _leaf_of(chain: KeptChain, state: PartitionState, offset: int, frame: bytes)
     leaf = chain.find(offset, _generation(state, offset))
     if leaf is None:
         raise EvidenceMissing(f"the frame at offset {offset} has no leaf: {_why_not(chain, offset)}")
-    if chain.hash_at(0, leaf) == merkle.leaf_hash(frame):
+    if chain.hash_at(0, leaf) == (
+        record_leaf.envelope_leaf(frame) if chain.commits_to_parts(leaf) else merkle.leaf_hash(frame)
+    ):
         return leaf
     if _generation(state, offset) and chain.find(offset) == leaf:
         raise EvidenceMissing(

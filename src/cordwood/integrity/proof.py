@@ -148,9 +148,11 @@ def check(
         SigningUnavailable: If what verifies is not installed.
     """
     checkpoint = _checkpoint_of(proof, key)
-    if not verify_inclusion(
-        merkle.leaf_hash(proof.frame), proof.leaf, checkpoint.size, proof.path, checkpoint.root
-    ):
+    leaves = [merkle.leaf_hash(proof.frame)]
+    if checkpoint.record_format == "shared":
+        leaves.append(record_leaf.envelope_leaf(proof.frame))
+    place = (proof.leaf, checkpoint.size, proof.path, checkpoint.root)
+    if not any(verify_inclusion(leaf, *place) for leaf in leaves):
         raise EvidenceRefused(
             f"the frame is not leaf {proof.leaf} of the {checkpoint.size} that the checkpoint signs for"
         )

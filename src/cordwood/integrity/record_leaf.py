@@ -1,8 +1,9 @@
-"""Leaves that commit to records one by one, for topics that may be compacted.
+"""Leaves that commit to the parts of a frame: its records one by one, or its envelope and its batch.
 
-The leaf of such a frame is the hash of its header fields, of its bytes, and of the root over its list of
-records. Compaction changes the frame, but the list stays as evidence: it shows that what survives is
-unchanged, and what is missing. docs/integrity.md has the layout.
+The first kind is for topics that may be compacted. The leaf of such a frame is the hash of its header fields,
+of its bytes, and of the root over its list of records. Compaction changes the frame, but the list stays as
+evidence: it shows that what survives is unchanged, and what is missing. The second kind is for the shared
+log. docs/integrity.md has the layout.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ assert _FACTS.size == 69
 FACTS_SIZE = _FACTS.size
 #: Prefix of the hashed bytes. No frame and no statement begins with it.
 _PREFIX = b"\0\xfeCWR1"
+_ENVELOPE_PREFIX = b"\0\xfeCWE1"
+ENVELOPE_SIZE = 80
+_LEAF = struct.Struct(">Q")
 _OFFSET = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 
@@ -98,6 +102,18 @@ def facts_of(record_format: str, frame: Buffer, offset: int) -> LeafFacts:
 def record_leaf(facts: LeafFacts, root: bytes) -> bytes:
     """Return the leaf of a frame whose list of records has *root*."""
     return sha256(_PREFIX + facts.packed() + root).digest()
+
+
+def envelope_leaf(frame: Buffer) -> bytes:
+    """Return the leaf of a frame of the shared log, which commits to its envelope and its batch."""
+    view = memoryview(frame)
+    return sha256(_ENVELOPE_PREFIX + view[:ENVELOPE_SIZE] + sha256(view[ENVELOPE_SIZE:]).digest()).digest()
+
+
+def dropped_envelope(leaf: int, frame: Buffer) -> bytes:
+    """Return what is kept of a frame of the shared log that was dropped: enough to compute its leaf again."""
+    view = memoryview(frame)
+    return _LEAF.pack(leaf) + view[:ENVELOPE_SIZE] + sha256(view[ENVELOPE_SIZE:]).digest()
 
 
 def entry_hash(offset: int, item: Buffer) -> bytes:

@@ -29,6 +29,7 @@ from cordwood.verify.irregular import check_regular_directory, check_regular_par
 from cordwood.verify.metadata import TOPIC_NAME, Backup, BrokerId, PartitionBody, check_json, read_bytes
 from cordwood.verify.plans import PARTITION_NAME, SUFFIXES, PartitionSnapshot, take_snapshot
 from cordwood.verify.producers import ProducersCheck, producers_severity
+from cordwood.verify.reclaimed import check_reclaimed
 from cordwood.verify.report import Only, Tally, VerifyProgress, VerifyReport
 from cordwood.verify.segments import SHARED, Owners, SegmentOwners, SegmentPlan
 from cordwood.verify.sink import PartitionEnd, SinkCheck
@@ -337,6 +338,7 @@ class _Walk:
         if snapshot.chain is not None:
             check_chain(self._files, snapshot.chain, snapshot.state, claims, self.tally)
             check_superseded(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
+            check_reclaimed(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
             if topic not in INTERNAL:
                 unlisted = [each for each in self.tally.unlisted if each.path.startswith(f"{path}/")]
                 check_signed_rewrites(claims, unlisted, self.tally)

@@ -615,7 +615,7 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
                 first = int.from_bytes(frame[:8], "big")
                 found = chain.find(first, info.generation)
                 assert found is not None
-                if not chain.commits_to_records(found):
+                if not chain.commits_to_parts(found):
                     assert chain.hash_at(0, found) == leaf
                     moved += 1
             if info.generation:

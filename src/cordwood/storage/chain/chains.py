@@ -181,6 +181,7 @@ class Chains:
         """
         with self._followed(log) as follower:
             follower.run(no_pace)
+            follower.keep_envelopes(end)
             follower.add_removal(end, reason)
             follower.commit()
 

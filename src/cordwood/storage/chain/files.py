@@ -216,9 +216,9 @@ class KeptChain:
         """
         return self.lineage().find(self.entry, offset, generation)
 
-    def commits_to_records(self, leaf: int) -> bool:
-        """Return whether the leaf of a frame commits to its records."""
-        return LeafKinds(self.statements()).commits_to_records(leaf)
+    def commits_to_parts(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its parts: records, or envelope and batch."""
+        return LeafKinds(self.statements()).commits_to_parts(leaf)
 
     def salt(self) -> bytes | None:
         """Return the salt in the hashes of keys, None if no leaf commits to records. Raises as `find`."""

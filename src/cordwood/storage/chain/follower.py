@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from cordwood.disk import join
 from cordwood.errors import CorruptRange, MetadataDamaged, OffsetOutOfRange
 from cordwood.host import Clock, process
-from cordwood.integrity import merkle
+from cordwood.integrity import merkle, record_leaf
 from cordwood.storage.chain.files import chain_directory
 from cordwood.storage.chain.frame_leaves import frame_leaf, frames_of, listed_frames
 from cordwood.storage.chain.lists import ListWriter
@@ -92,7 +92,8 @@ class Follower:
         if self._chain.size != self._chain.head.size:
             self._log.commit()
             self._chain.commit(self.next_offset, self._leader_epoch)
-            self._chain.drop_lists_below(self._log.log_start_offset)
+            if self._log.format.name != "shared":
+                self._chain.drop_lists_below(self._log.log_start_offset)
         self._uncommitted, self._uncommitted_since_ns = 0, None
 
     def check_end(self) -> None:
@@ -129,20 +130,22 @@ class Follower:
                 leaf = self._chain.find(first, generation)
                 if leaf is None:
                     continue
-                by_records = self._chain.commits_to_records(leaf)
-                if by_records not in hashes:
-                    hashes[by_records] = self._leaves_of(run, by_records=by_records)
-                if self._chain.leaf(leaf) != hashes[by_records][at]:
+                by_parts = self._chain.commits_to_parts(leaf)
+                if by_parts not in hashes:
+                    hashes[by_parts] = self._leaves_of(run, by_parts=by_parts)
+                if self._chain.leaf(leaf) != hashes[by_parts][at]:
                     path = join(chain_directory(self._log.directory), "leaves")
                     raise MetadataDamaged(
                         path, f"leaf {leaf} is not that of the frame at offset {first} of the log"
                     )
         return runs[-1].next_offset
 
-    def _leaves_of(self, run: FrameRun, *, by_records: bool) -> list[bytes]:
-        """Return the leaves of the frames of *run*."""
-        if not by_records:
+    def _leaves_of(self, run: FrameRun, *, by_parts: bool) -> list[bytes]:
+        """Return the leaves of the frames of *run*: over their bytes, or over their parts."""
+        if not by_parts:
             return [frame_leaf(frame) for frame in frames_of(run)]
+        if run.format.name == "shared":
+            return [record_leaf.envelope_leaf(frame.data) for frame in frames_of(run)]
         assert self._chain.salt is not None
         return [frame.leaf for frame in listed_frames(run, self._chain.salt)]
 
@@ -196,7 +199,7 @@ class Follower:
 
     def _add(self, fetched: Fetched) -> None:
         for run in fetched.runs:
-            leaves = self._leaves_of(run, by_records=self._chain.commits_to_records(self._chain.size))
+            leaves = self._leaves_of(run, by_parts=self._chain.commits_to_parts(self._chain.size))
             self._chain.add_frames(leaves, [frame[:2] for frame in frames_of(run)])
             self._uncommitted += len(run.data)
             self.next_offset = run.next_offset
@@ -227,6 +230,25 @@ class Follower:
         return first, end
 
     # --- statements --------------------------------------------------------------------------------
+
+    def keep_envelopes(self, end: int) -> None:
+        """Keep the envelopes of the frames of a shared log before *end*, which are about to be removed.
+
+        Does nothing for other logs: what they remove below the log start needs no evidence.
+        """
+        if self._log.format.name != "shared":
+            return
+        start = self._chain.removed_to
+        with contextlib.closing(self._chain.new_lists()) as lists:
+            for _, run in self._runs_in(self._log.view.segments):
+                for frame in frames_of(run):
+                    leaf = self._chain.find(frame.first_offset)
+                    listed = leaf is not None and self._chain.commits_to_parts(leaf)
+                    if leaf is not None and listed and start <= frame.first_offset < end:
+                        lists.add_envelope(leaf, frame.data)
+            lists.finish()
+        if lists.count:
+            self._say("kept", start, end, self.next_offset, lists=lists.count)
 
     def add_removal(self, end: int, reason: str) -> None:
         """Add a statement that records before *end* are removed, unless one says so already."""
@@ -271,7 +293,7 @@ class Follower:
             moved=len(leaves),
             root=root.root().hex(),
             lists=lists.count,
-            evidence="" if changes.all_listed or self._log.format.name == "shared" else "none",
+            evidence="" if changes.all_listed else "none",
         )
 
     def _runs_in(self, segments: Iterable[Segment]) -> Iterator[OriginalRun]:
@@ -339,9 +361,12 @@ class Follower:
         config, chain = self._log.config, self._chain
         policy = ",".join(sorted(config.cleanup_policy.split(",")))
         said = [each.reason for each in chain.statements if each.kind == "policy"]
-        if policy == (said[-1] if said else "delete"):
+        is_shared = self._log.format.name == "shared"
+        # The shared log says once that its leaves commit to envelopes; other logs begin as never compacted.
+        known = said[-1] if said else None if is_shared else "delete"
+        if policy == known:
             return
-        leaves, salt = "frames", ""
+        leaves, salt = "envelopes" if is_shared else "frames", ""
         if "compact" in policy and keeps_evidence(self._log.state.topic):
             leaves, salt = "records", chain.use_salt(self._new_salt)
         at = self.next_offset

@@ -2,7 +2,8 @@
 
 A file in ``chain/lists`` belongs to a statement. Its name is the number of the first leaf that was added with
 the statement, 20 digits. It has a block for each frame: the number of its leaf, the fields that the leaf
-commits to, and an item for each record. A file is written once, and synced before the statement is.
+commits to, and an item for each record. In the shared log it has the number of the leaf, the envelope and the
+hash of the batch of each frame that was dropped. A file is written once, and synced before the statement is.
 """
 
 from __future__ import annotations
@@ -73,6 +74,13 @@ class ListWriter:
         self.count += 1
         self._pending += _LEAF.pack(leaf) + facts.packed()
         self._pending += items
+        if len(self._pending) >= _WRITE_BYTES:
+            self._write()
+
+    def add_envelope(self, leaf: int, frame: Buffer) -> None:
+        """Add what is kept of a frame of the shared log with *leaf*."""
+        self.count += 1
+        self._pending += record_leaf.dropped_envelope(leaf, frame)
         if len(self._pending) >= _WRITE_BYTES:
             self._write()
 

@@ -67,7 +67,12 @@ class RewrittenFrames:
     def _keep(self, original: _Original) -> None:
         frame, chain = original.frame, self._chain
         leaf = chain.find(frame.first_offset)
-        if leaf is None or not chain.commits_to_records(leaf):
+        if original.source.run.format.name == "shared":
+            # Space is reclaimed whatever the leaf: frames from before such leaves leave no evidence.
+            if leaf is not None and chain.commits_to_parts(leaf):
+                self._lists.add_envelope(leaf, frame.data)
+            return
+        if leaf is None or not chain.commits_to_parts(leaf):
             if self._evidence:
                 raise EvidenceRefused(f"the leaf of offset {frame.first_offset} does not commit to records")
             self.all_listed = False

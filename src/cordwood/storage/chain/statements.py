@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 _NO_CUT = (1 << 63) - 1
+#: The values of ``leaves`` in a statement after which leaves commit to the parts of frames.
+_PARTS = frozenset({"records", "envelopes"})
 #: Topics of the broker itself: no evidence is kept of what compaction drops there.
 _INTERNAL = frozenset({"__consumer_offsets", "__shared"})
 
@@ -41,9 +43,9 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rewritten whose records were not kept.
 
     ``policy``: from here on ``cleanup.policy`` is ``reason``, and leaves of frames commit to ``leaves``:
-    ``records`` or ``frames``. ``salt`` is the SHA-256 of the salt in the hashes of keys. ``kept``: lists of
-    the frames [start, end) were kept before a truncation. ``expired``: the lists of statements up to leaf
-    ``lists`` were removed for ``reason``.
+    ``records``, ``envelopes`` and batches, or ``frames``. ``salt`` is the SHA-256 of the salt in the hashes
+    of keys. ``kept``: lists of the frames [start, end) were kept before a truncation or removal. ``expired``:
+    the lists of statements up to leaf ``lists`` were removed for ``reason``.
     """
 
     kind: StatementKind
@@ -138,7 +140,7 @@ class Lineage:
 
 
 class LeafKinds:
-    """Which leaves of frames commit to records. Leaves of frames that compaction wrote never do."""
+    """Which leaves commit to the parts of their frames. Leaves of frames that compaction wrote never do."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
         self._from: list[int] = []
@@ -146,15 +148,15 @@ class LeafKinds:
         records = False
         for statement in statements:
             if statement.kind == "policy":
-                records = statement.leaves == "records"
+                records = statement.leaves in _PARTS
             elif not statement.moved:
                 continue
             for leaf, kind in ((statement.first_leaf, False), (statement.leaf, records)):
                 self._from.append(leaf)
                 self._records.append(kind)
 
-    def commits_to_records(self, leaf: int) -> bool:
-        """Return whether the leaf of a frame commits to its records."""
+    def commits_to_parts(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its parts: records, or envelope and batch."""
         at = bisect_right(self._from, leaf) - 1
         return at >= 0 and self._records[at]
 

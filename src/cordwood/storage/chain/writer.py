@@ -67,6 +67,7 @@ class ChainWriter:
                 self._statements = list(kept.statements())
             gone = (each.end for each in self._statements if _is_removal(each))
             self._removed_to = max(gone, default=head.first_offset)
+            self._has_policy = any(each.kind == "policy" for each in self._statements)
             self.salt = read_salt(files, self._directory, self._statements)
             self._cut_uncommitted_lists()
         except BaseException:
@@ -121,6 +122,7 @@ class ChainWriter:
         self._write("statements", self._statements_end, line + b"\n")
         self._statements_end += len(line) + 1
         self._statements.append(statement)
+        self._has_policy |= statement.kind == "policy"
         self._kinds = None
         if _is_removal(statement):
             self._removed_to = max(self._removed_to, statement.end)
@@ -135,7 +137,7 @@ class ChainWriter:
         self._changed, self._new_names = set(), False
         self.head = msgspec.structs.replace(
             self.head,
-            format=self.head.format if self.salt is None else CHAIN_FORMAT,
+            format=CHAIN_FORMAT if self._has_policy else self.head.format,
             size=self.size,
             root=self._frontier.root().hex(),
             chain_head=self._chain_head.hex(),
@@ -186,11 +188,11 @@ class ChainWriter:
         """The statements, oldest first, committed or not."""
         return self._statements
 
-    def commits_to_records(self, leaf: int) -> bool:
-        """Return whether the leaf of a frame commits to its records."""
+    def commits_to_parts(self, leaf: int) -> bool:
+        """Return whether the leaf of a frame commits to its parts: records, or envelope and batch."""
         if self._kinds is None:
             self._kinds = LeafKinds(self._statements)
-        return self._kinds.commits_to_records(leaf)
+        return self._kinds.commits_to_parts(leaf)
 
     def rewritable(self) -> list[tuple[int, int]]:
         """Return the offsets [start, end) of frames that may be rewritten; see `rewritable_ranges`."""

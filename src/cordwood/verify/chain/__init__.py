@@ -12,7 +12,16 @@ from cordwood.verify.chain.leaves import (
     record_leaves,
     statements_of,
 )
-from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, item_at, keys_of
+from cordwood.verify.chain.listed import (
+    FrameContent,
+    ListFiles,
+    content_of,
+    envelope_leaf,
+    item_at,
+    keys_of,
+    list_path,
+    read_envelopes,
+)
 
 __all__ = [
     "Chain",
@@ -29,9 +38,12 @@ __all__ = [
     "check_no_chain",
     "check_signed_rewrites",
     "content_of",
+    "envelope_leaf",
     "item_at",
     "keys_of",
+    "list_path",
     "read_chain",
+    "read_envelopes",
     "record_leaves",
     "statements_of",
 ]

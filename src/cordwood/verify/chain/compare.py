@@ -8,12 +8,11 @@ from typing import NamedTuple, TypeAlias
 
 from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.kernels import INT64_MAX, ITEM_SIZE
-from cordwood.verify.chain.leaves import ENTRY, Ranges, SegmentLeaves
-from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of
+from cordwood.verify.chain.leaves import ENTRY, SHARED, Ranges, SegmentLeaves
+from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, leaf_of
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree
 from cordwood.verify.report import Tally, UnlistedFrames
 
-SHARED = "shared"
 #: The number of leaves in memory: of the main run, and of each compaction, of which there may be many.
 _MAIN_LEAVES, _MOVED_LEAVES = 8192, 256
 
@@ -146,8 +145,8 @@ class FrameCompare:
             self._differs(position, first, moved, hash_)
         elif moved is not None:
             self._check_rewritten(position, leaf, load)
-        elif leaf is not None and self._claim.commits_to_records(leaf.number):
-            found = content_of(self._claim.record_format, load(), first, self._claim.salt).leaf()
+        elif leaf is not None and self._claim.commits_to_parts(leaf.number):
+            found = leaf_of(self._claim.record_format, load(), first, self._claim.salt)
             if found != leaf.hash:
                 self._differs(position, first, leaf, found)
         elif leaf is not None and leaf.hash != hash_:
@@ -206,7 +205,7 @@ class FrameCompare:
         """Return the list of a frame that is not as first appended, None after noting that there is none."""
         if self._claim.record_format == SHARED:
             return None
-        if not self._claim.commits_to_records(leaf.number):
+        if not self._claim.commits_to_parts(leaf.number):
             self._unlisted.append(leaf.number)
             return None
         place = self._lists.find(leaf.number)

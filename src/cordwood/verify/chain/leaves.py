@@ -38,6 +38,7 @@ ENTRY = struct.Struct(
 )
 assert ENTRY.size == 16
 CUTS = frozenset({"truncated", "lost"})
+SHARED = "shared"
 KINDS = CUTS | {"gap", "removed", "compacted", "policy", "kept", "expired"}
 
 
@@ -154,7 +155,7 @@ class SegmentLeaves:
     expired: bool = False
     stated_at: int = INT64_MAX
 
-    def commits_to_records(self, leaf: int) -> bool:
+    def commits_to_parts(self, leaf: int) -> bool:
         """Return whether *leaf* commits to the records of its frame."""
         at = bisect_right(self.by_records, (leaf, INT64_MAX)) - 1
         return at >= 0 and leaf < self.by_records[at][1]
@@ -333,7 +334,7 @@ class LeafPlanner:
             readable_from=min(max(self._log_start, base), end),
             testimony=self._testimonies.get((base, next_offset, generation)) if generation else None,
             record_format=self._record_format,
-            by_records=self._by_records if self._chain.salt else (),
+            by_records=self._by_records if self._chain.salt or self._record_format == SHARED else (),
             salt=self._chain.salt,
             lists=tuple(
                 each.first_leaf for each in self._chain.lists if each.start < end and each.end > base
@@ -378,14 +379,14 @@ class LeafPlanner:
 
 
 def record_leaves(chain: Chain) -> Ranges:
-    """Return the ranges of leaves of the main run that commit to records; the last one has no end."""
+    """Return the ranges of leaves of the main run that commit to parts of frames; the last one has no end."""
     found: list[tuple[int, int]] = []
     since: int | None = None
     for each in chain.statements or ():
         if each.kind == "policy":
             if since is not None:
                 found.append((since, each.leaf))
-            since = each.leaf + 1 if each.leaves == "records" else None
+            since = each.leaf + 1 if each.leaves in ("records", "envelopes") else None
         elif each.moved and since is not None:
             # Leaves of frames that compaction wrote commit to bytes.
             found.append((since, each.first_leaf))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -66,6 +66,9 @@ _WANT = Want.OFFSET | Want.TIMESTAMP | Want.KEY | Want.VALUE | Want.HEADERS
 _PREFIX = b"\0\xfeCWR1"
 _EMPTY_ROOT = sha256().digest()
 _LEAVES_MAX = 1 << 40
+_ENVELOPE_BYTES = 80
+_DROPPED = struct.Struct(">Q80s32s")
+assert _DROPPED.size == 120
 
 Bytes = bytes | bytearray | memoryview
 
@@ -148,6 +151,18 @@ def content_of(record_format: str, data: Bytes, offset: int, salt: bytes) -> Fra
         item = _laminarmq_item(data, salt) if code == _LAMINARMQ else _frame_item(data, salt)
         return FrameContent(fields, (offset,), item)
     return FrameContent(fields, (), b"")
+
+
+def leaf_of(record_format: str, data: Bytes, offset: int, salt: bytes) -> bytes:
+    """Return the leaf that commits to the parts of a sound frame; see `content_of`."""
+    if record_format == "shared":
+        return envelope_leaf(bytes(data[:_ENVELOPE_BYTES]), sha256(data[_ENVELOPE_BYTES:]).digest())
+    return content_of(record_format, data, offset, salt).leaf()
+
+
+def envelope_leaf(envelope: bytes, batch_hash: bytes) -> bytes:
+    """Return the leaf of a frame of the shared log, which commits to its envelope and its batch."""
+    return sha256(b"\0\xfeCWE1" + envelope + batch_hash).digest()
 
 
 def _batch_content(data: Bytes, frame_hash: bytes, salt: bytes) -> FrameContent:
@@ -250,6 +265,22 @@ def scan_lists(file: ReadableFile) -> tuple[list[ListPlace], int]:
         found.append(place)
         position = end
     return found, position
+
+
+class DroppedEnvelope(NamedTuple):
+    """What was kept of a frame of the shared log that was dropped."""
+
+    leaf: int
+    envelope: bytes
+    batch_hash: bytes
+
+
+def read_envelopes(file: ReadableFile) -> Iterator[DroppedEnvelope]:
+    """Yield what *file* has of dropped frames of the shared log. Bytes after the last one are ignored."""
+    for position in range(0, file.size() - _DROPPED.size + 1, _DROPPED.size * 1024):
+        data = file.read_at(position, _DROPPED.size * 1024)
+        for at in range(0, len(data) - _DROPPED.size + 1, _DROPPED.size):
+            yield DroppedEnvelope._make(_DROPPED.unpack_from(data, at))
 
 
 class ListFiles:

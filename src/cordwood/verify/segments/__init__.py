@@ -1,6 +1,13 @@
 """Checks of segments: frames, records, envelopes, indexes."""
 
-from cordwood.verify.segments.envelopes import EnvelopeFrame, EnvelopeFrames
+from cordwood.verify.segments.envelopes import (
+    ENDED,
+    LOG_START,
+    RECORDS,
+    EnvelopeFrame,
+    EnvelopeFrames,
+    EnvelopeOwner,
+)
 from cordwood.verify.segments.index import IndexClaim
 from cordwood.verify.segments.owners import Owners, SegmentOwners
 from cordwood.verify.segments.reader import FrameReader
@@ -14,11 +21,15 @@ from cordwood.verify.segments.sidecars import (
 )
 
 __all__ = [
+    "ENDED",
+    "LOG_START",
     "NULL",
+    "RECORDS",
     "SHARED",
     "BareRustlogRecords",
     "EnvelopeFrame",
     "EnvelopeFrames",
+    "EnvelopeOwner",
     "FrameReader",
     "FramedRecords",
     "IndexClaim",

@@ -1,0 +1,171 @@
+"""Check that reclaiming space in the shared log dropped only frames that no topic needs.
+
+The leaf of a frame of the shared log commits to its envelope and its batch separately, and the envelopes of
+dropped frames stay as evidence. A dropped frame with records must lie below the start of its partition, or
+before the end of its topic, as other frames say, dropped or not. So nobody can drop the last frames of a
+partition unseen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import struct
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from cordwood.disk import ReadableFiles, join
+from cordwood.errors import FrameError
+from cordwood.verify.chain import (
+    Chain,
+    LeafFiles,
+    LeafPlanner,
+    envelope_leaf,
+    list_path,
+    read_envelopes,
+    record_leaves,
+)
+from cordwood.verify.frame import FileWindows
+from cordwood.verify.metadata import PartitionBody
+from cordwood.verify.report import Severity, Tally
+from cordwood.verify.segments import ENDED, LOG_START, RECORDS, EnvelopeOwner, SegmentPlan, open_reader
+
+#: The fields of an envelope that say what it is of; docs/formats/shared.md has all of them.
+_ENVELOPE = struct.Struct(
+    "<13x"
+    "B"  # kind
+    "6x"
+    "I"  # partition
+    "Q"  # first id
+    "Q"  # org
+    "16s"  # topic hash
+    "Q"  # first offset
+    "8x"
+    "I"  # how many ids
+    "4x"
+)
+assert _ENVELOPE.size == 80
+_LEAVES = 8192
+
+
+class _Event(NamedTuple):
+    """A frame of the shared log in the order of appends, dropped or not."""
+
+    leaf: int
+    dropped: bool
+    path: str
+    kind: int
+    owner: EnvelopeOwner
+    first_offset: int
+    next_offset: int
+
+
+class _Drops(NamedTuple):
+    """The end of the dropped records of a partition, and where the last of them are listed."""
+
+    end: int
+    path: str
+
+
+def check_reclaimed(
+    files: ReadableFiles, chain: Chain, state: PartitionBody, plans: Mapping[int, SegmentPlan], tally: Tally
+) -> None:
+    """Check every frame that the shared log dropped. Does nothing for other logs."""
+    ranges = record_leaves(chain)
+    if state.record_format != "shared" or not ranges or not chain.understood or tally.corrupt:
+        return
+    with tally.reading(chain.path), contextlib.ExitStack() as stack:
+        leaves = stack.enter_context(contextlib.closing(LeafFiles(files, chain.path)))
+        frames = stack.enter_context(contextlib.closing(files.open(join(chain.path, "frames"), "read")))
+        planner = LeafPlanner(chain, state, frames)
+        dropped = list(_dropped(files, chain, leaves, tally))
+        present = list(_present(files, plans))
+        known = {event.leaf for event in dropped} | {event.leaf for event in present}
+        size = chain.head.size
+        live = tuple((start, min(end, size)) for start, end in ranges if start < size)
+        for leaf in leaves.walk(live, _LEAVES):
+            is_frame = leaf.first_offset < leaf.next_offset
+            if is_frame and leaf.number not in known and planner.is_live(leaf.number, leaf.next_offset):
+                what = f"frame of leaf {leaf.number}, ids {leaf.first_offset} up to {leaf.next_offset}"
+                expected = "the frame, or its envelope as evidence that it was dropped"
+                path = join(chain.path, "lists")
+                tally.add("corruption", path, None, expected=expected, found="neither", what=what)
+        _check_owners(heapq.merge(dropped, present), tally, cut=len(state.epochs) > 1)
+
+
+def _dropped(files: ReadableFiles, chain: Chain, leaves: LeafFiles, tally: Tally) -> Iterator[_Event]:
+    """Yield the dropped frames whose envelopes are kept, by their leaves. Other envelopes are reported."""
+    ranges, found = record_leaves(chain), list[_Event]()
+    for statement in chain.lists:
+        path = list_path(chain.path, statement.first_leaf)
+        with tally.reading(path), contextlib.closing(files.open(path, "read")) as file:
+            count = 0
+            for kept in read_envelopes(file):
+                count += 1
+                committed = any(start <= kept.leaf < end for start, end in ranges)
+                known = leaves.walk(((kept.leaf, kept.leaf + 1),), 1) if kept.leaf < chain.head.size else ()
+                leaf = next(iter(known), None)
+                if leaf is None or not committed or leaf.hash != envelope_leaf(*kept[1:]):
+                    what = f"envelope of leaf {kept.leaf}"
+                    expected = "what the leaf commits to"
+                    tally.add("corruption", path, None, expected=expected, found="another", what=what)
+                else:
+                    found.append(_event(kept.leaf, kept.envelope, path, dropped=True))
+            if count != statement.lists:
+                expected, what = f"{statement.lists} envelopes", "envelopes of dropped frames"
+                tally.add("corruption", path, None, expected=expected, found=count, what=what)
+    yield from sorted(found)
+
+
+def _event(leaf: int, envelope: bytes, path: str, *, dropped: bool) -> _Event:
+    kind, partition, _, org, topic_hash, first, count = _ENVELOPE.unpack(envelope)
+    owner = EnvelopeOwner(org, topic_hash, partition)
+    return _Event(leaf, dropped, path, kind, owner, first, first + (count if kind == RECORDS else 0))
+
+
+def _present(files: ReadableFiles, plans: Mapping[int, SegmentPlan]) -> Iterator[_Event]:
+    """Yield the frames of the log that have leaves. Frames after damage are left out: the walk reports it."""
+    for plan in plans.values():
+        if plan.leaves is None:
+            continue
+        path = f"{plan.path}.{plan.log_suffix}"
+        with contextlib.suppress(OSError, FrameError), contextlib.ExitStack() as stack:
+            file = stack.enter_context(contextlib.closing(files.open(path, "read")))
+            reader = stack.enter_context(contextlib.closing(open_reader(files, plan)))
+            known = stack.enter_context(contextlib.closing(LeafFiles(files, plan.leaves.chain)))
+            leaves = known.walk(plan.leaves.main, _LEAVES)
+            leaf = next(leaves, None)
+            windows, position = FileWindows(file, min(plan.stop, file.size()), Tally(), hashed=False), 0
+            while position < windows.stop:
+                frame = reader.at(windows, position, windows.stop)
+                while leaf is not None and leaf.first_offset < frame.base_offset:
+                    leaf = next(leaves, None)
+                if leaf is not None and leaf.first_offset == frame.base_offset:
+                    at = windows.load(position, _ENVELOPE.size)
+                    head = bytes(windows.data[at : at + _ENVELOPE.size])
+                    yield _event(leaf.number, head, path, dropped=False)
+                position += frame.size
+
+
+def _check_owners(events: Iterator[_Event], tally: Tally, *, cut: bool) -> None:
+    """Check that every dropped record lies below the start of its partition, or its topic ended."""
+    starts: dict[EnvelopeOwner, int] = {}
+    drops: dict[EnvelopeOwner, _Drops] = {}
+    for event in events:
+        if event.kind == ENDED:
+            starts.pop(event.owner, None)
+            drops.pop(event.owner, None)
+        elif event.kind == LOG_START:
+            starts[event.owner] = max(starts.get(event.owner, 0), event.first_offset)
+        elif event.dropped:
+            before = drops.get(event.owner)
+            if before is None or before.end < event.next_offset:
+                drops[event.owner] = _Drops(event.next_offset, event.path)
+    for owner, dropped in drops.items():
+        start = starts.get(owner, 0)
+        if dropped.end > start:
+            # A truncation may have removed the frame that moved the start.
+            severity: Severity = "note" if cut else "corruption"
+            expected = f"its start at {dropped.end} or later, because records before that were dropped"
+            what = f"records of {owner}"
+            tally.add(severity, dropped.path, None, expected=expected, found=start, what=what)
