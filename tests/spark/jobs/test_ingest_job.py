@@ -169,7 +169,7 @@ def test_several_files_and_globs_are_one_publication(here: Place, tmp_path: Path
 
 def test_under_an_id_a_second_run_publishes_nothing_and_says_so(anywhere: Place) -> None:
     rows = ["-t", "orders", "--query", "select id from range(5)", "--partitions", "2", "--id", "load"]
-    again = "orders: nothing to do, load version {} was published before\n"
+    again = "orders: nothing to do, load version {} is already published\n"
     assert anywhere.ingest(*rows) == "orders: 5 records published, as load version 0\n"
     assert anywhere.ingest(*rows) == again.format(0)
     assert anywhere.ingest(*rows, "--version", 2) == "orders: 5 records published, as load version 2\n"
