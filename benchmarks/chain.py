@@ -1,7 +1,8 @@
 """What chains cost a server: throughput and p99 at half the rate that it can take, and how far they lag.
 
-The same producer sends to the same server with ``cordwood.chain`` off and on, in turns. The server looks how
-far its chains are behind, in time: how long ago the oldest record was synced that has no leaf yet.
+The same producer sends to the same server with ``cordwood.chain`` off and on, in turns: records of 1 KB to a
+topic that only deletes, and of 100 bytes to a compacted one, whose leaves commit to each record. The server
+looks how far its chains are behind, in time: how long ago the oldest record was synced that has no leaf yet.
 ``CORDWOOD_BENCH_SECONDS`` sets how long each run is.
 """
 
@@ -27,8 +28,10 @@ from benchmarks.measure import Figure
 SECONDS = float(os.environ.get("CORDWOOD_BENCH_SECONDS", "6"))
 PARTITIONS = 6
 VALUE = os.urandom(1024)
+SMALL = os.urandom(84)
 TICK_SECONDS = 0.01
 TURNS = 3
+KEYS = 10_000
 
 _SERVE = """
 import collections, json, sys, threading, time
@@ -82,6 +85,30 @@ class Sent(NamedTuple):
 
 def run() -> list[Figure]:
     """Measure everything, and return the figures beside their goals."""
+    return [*frames(), *records()]
+
+
+def records() -> list[Figure]:
+    """Measure leaves that commit to records, of records of 100 bytes."""
+    off, on, lags = [], [], []
+    with served(chain=False, policy="compact") as (_, bootstrap):
+        most = send(bootstrap, None, SMALL).rate
+    for _ in range(TURNS):
+        with served(chain=False, policy="compact") as (_, bootstrap):
+            off.append(send(bootstrap, most / 2, SMALL).rate)
+        with served(chain=True, policy="compact") as (process, bootstrap):
+            on.append(send(bootstrap, most / 2, SMALL).rate)
+            lags.append(asked(process, "lag"))
+    ratio = statistics.median(a / b for a, b in zip(on, off, strict=True))
+    return [
+        Figure("produce 100 B records to a compacted topic, chain off", most / 1e3, "k/s"),
+        Figure("throughput at half of that, chain on / off", ratio, "x", 0.9),
+        Figure("longest lag of a chain of records meanwhile", max(lags), "s"),
+    ]
+
+
+def frames() -> list[Figure]:
+    """Measure leaves that commit to frames, of records of 1 KB."""
     off, on = [], []
     with served(chain=False) as (process, bootstrap):
         most = send(bootstrap, None).rate
@@ -112,10 +139,10 @@ def run() -> list[Figure]:
 
 
 @contextmanager
-def served(*, chain: bool) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*, chain: bool, policy: str = "delete") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a server in a process of its own, with a topic whose log has a chain or has none."""
     with tempfile.TemporaryDirectory(prefix="cordwood-bench-") as room:
-        config = json.dumps({"cordwood.chain": str(chain).lower()})
+        config = json.dumps({"cordwood.chain": str(chain).lower(), "log.cleanup.policy": policy})
         command = [sys.executable, "-c", _SERVE, str(Path(room) / "data"), config]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
@@ -137,8 +164,8 @@ def asked(process: subprocess.Popen[str], question: str) -> float:
     return float(process.stdout.readline())
 
 
-def send(bootstrap: str, rate: float | None) -> Sent:
-    """Send for a while, *rate* records a second or as many as it takes."""
+def send(bootstrap: str, rate: float | None, value: bytes = VALUE) -> Sent:
+    """Send for a while, *rate* records a second or as many as it takes. Each has a key of 16 bytes."""
     settings = {"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 20_000}
     producer = Producer(settings)
     waits: list[float] = []
@@ -156,7 +183,8 @@ def send(bootstrap: str, rate: float | None) -> Sent:
         due = sent + 500 if rate is None else int(now * rate)
         while sent < due:
             try:
-                producer.produce("t", VALUE, partition=sent // 50 % PARTITIONS, **options)
+                key = b"%016d" % (sent % KEYS)
+                producer.produce("t", value, key, partition=sent // 50 % PARTITIONS, **options)
                 sent += 1
             except BufferError:
                 producer.poll(0.005)

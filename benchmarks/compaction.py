@@ -78,11 +78,13 @@ def run() -> list[Figure]:
             ).stdout
         )
         assert found["dropped"] >= RECORDS - 2 * KEYS, found
+        evidence = sum(path.stat().st_size for path in data.glob("topics/t/0/chain/lists/*"))
         figures = [
             Figure("compaction, log read and written anew", found["bytes"] / found["seconds"] / 1e6, "MB/s"),
             Figure("compaction, records", RECORDS / found["seconds"] / 1e6, "M/s"),
             Figure("peak RssAnon of compaction", found["peak"] / 1e6, "MB", 400, at_most=True),
             Figure("passes", found["passes"], ""),
+            Figure("evidence a dropped record", evidence / found["dropped"], "bytes", 70, at_most=True),
         ]
         return figures + beside_produce(Path(room) / "served")
 

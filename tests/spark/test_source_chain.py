@@ -18,6 +18,7 @@ from support.logs import frames_of
 
 import cordwood
 from cordwood.errors import ConfigError, CorruptRange, MetadataDamaged, RecordsLost
+from cordwood.formats.native import BatchTable
 from cordwood.host.clock import SystemClock
 from cordwood.spark.access import path as path_access
 from cordwood.spark.access.access import Piece
@@ -262,3 +263,44 @@ def test_batch_and_stream_read_what_has_leaves_and_fail_on_what_was_changed(
     place = f"{segments(path)[0]} at byte {position}: partition 0 of topic orders: frame at offset "
     assert failure(lambda: reading(spark, path, verify="chain").load().count()).startswith(place)
     assert place in failure(lambda: streamed(spark, path, "changed", tmp_path / "changed"))
+
+
+# --- compacted logs -----------------------------------------------------------------------------------------
+
+
+def compacted(tmp_path: Path) -> tuple[Path, list[int]]:
+    """Return a directory with a compacted topic, and the offsets that are left of it."""
+    path = tmp_path / "compacted"
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    with cordwood.open(path, clock=SystemClock()) as log:
+        topic = log.topic("orders", 1, {**CHAINED, **config})
+        for number in range(100):
+            rows = [(b"k%d" % (number % 7), b"value %d" % number), (b"only %d" % number, b"value kept")]
+            topic.append_many(rows, partition=0)
+        topic.roll()
+        assert log.maintain(force=True).compacted
+        follow(log)
+        return path, [record.offset for record in topic.read(0)]
+
+
+def test_rewritten_frames_are_read_where_each_record_is_one_that_was_appended(tmp_path: Path) -> None:
+    path, left = compacted(tmp_path)
+    assert len(left) < 200
+    assert task(path, 0, 200) == left
+    assert task(path, 31, 77) == [offset for offset in left if 31 <= offset < 77]
+
+
+def test_a_rewritten_frame_with_a_record_that_was_never_appended_fails_the_slice(tmp_path: Path) -> None:
+    """Its own leaf agrees with it: only the list of the frame shows that compaction changed the record."""
+    path = tmp_path / "compacted"
+    with pytest.MonkeyPatch.context() as patch:
+        real = BatchTable.without
+
+        def without(self: BatchTable, frame: int, dropped: Any, first: int) -> bytes:
+            return with_crc(bytes(real(self, frame, dropped, first)).replace(b"value kept", b"value mine"))
+
+        patch.setattr(BatchTable, "without", without)
+        compacted(tmp_path)
+    assert len(task(path, 0, 200, verify="crc")) < 200
+    with pytest.raises(CorruptRange, match="record at offset 1: expected the record that was first appended"):
+        task(path, 0, 200)

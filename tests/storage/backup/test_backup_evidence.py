@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.commands import refused, said
+from support.commands import refused, run, said
 
 import cordwood
 from cordwood.disk.posix import PosixFiles
@@ -92,3 +92,29 @@ def test_what_a_checkpoint_signs_for_is_left_out_only_by_force(data: Path, tmp_p
         assert log.topic("orders").high_watermark(0) == 11
     with pytest.raises(SignedFor):
         restore(tmp_path / "backup", tmp_path / "timed", to_time=0)
+
+
+def test_what_compaction_dropped_stays_checkable_in_a_backup_and_in_what_is_restored(tmp_path: Path) -> None:
+    data, note = tmp_path / "data", tmp_path / "before.note"
+    config = {**SETTINGS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    with cordwood.open(data) as log:
+        topic = log.topic("orders", config=config)
+        for number in range(12):
+            topic.append_many([(b"same", b"%d" % number), (b"only %d" % number, b"kept")], partition=0)
+    said("checkpoint", "create", "--data", data, "--to", note)
+    with cordwood.open(data) as log:
+        log.topic("orders").roll()
+        assert log.maintain(force=True).records_removed == 11
+    assert backup(data, tmp_path / "backup").sound
+    restore(tmp_path / "backup", tmp_path / "new", keep_id=True)
+    key = data / "meta/keys/checkpoint.pub"
+    for place in (tmp_path / "backup", tmp_path / "new"):
+        lists = sorted(path.name for path in (place / "topics/orders/0/chain/lists").iterdir())
+        assert lists == sorted(path.name for path in (data / "topics/orders/0/chain/lists").iterdir())
+        assert "sound" in said("verify", "--checkpoint", note, "--key", key, "--data", place)
+    proof, new = tmp_path / "proof", tmp_path / "new"
+    said("prove", "-t", "orders", 1, "--checkpoint", note, "--to", proof, "--data", new)
+    assert json.loads(said("verify-proof", tmp_path / "proof", "--key", key, "--json"))["offset"] == 1
+    for path in (tmp_path / "new/topics/orders/0/chain/lists").iterdir():
+        path.unlink()
+    assert run("verify", "--checkpoint", note, "--key", key, "--data", new).exit_code == 4

@@ -42,6 +42,9 @@ def verify(spark: SparkSession, options: VerifyOptions) -> VerifyReport:
         result.tally.findings = [
             replace(finding, path=finding.path.removeprefix(above)) for finding in result.tally.findings
         ]
+        result.tally.unlisted = [
+            each._replace(path=each.path.removeprefix(above)) for each in result.tally.unlisted
+        ]
         return result
 
     def check(checks: Sequence[SegmentCheck]) -> list[SegmentResult]:
