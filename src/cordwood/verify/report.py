@@ -69,7 +69,8 @@ class VerifyReport:
     ``leaves`` are those of all chains, ``frames_compared`` the frames that were compared with theirs,
     ``checkpoints`` the signed ones that were compared with chains. ``removed`` and ``compacted`` count the
     statements of retention and compaction. ``virtual_topics`` and ``virtual_partitions`` count those that
-    have frames in the shared log and were not deleted.
+    have frames in the shared log and were not deleted. ``unchecked`` counts the frames that compaction
+    changed and that cannot be compared with what was first appended.
     """
 
     topics: int
@@ -86,6 +87,7 @@ class VerifyReport:
     compacted: int
     virtual_topics: int
     virtual_partitions: int
+    unchecked: int
     findings: tuple[Finding, ...]
 
     def count(self, severity: Severity) -> int:
@@ -104,15 +106,17 @@ class VerifyReport:
 
 
 class UnlistedFrames(NamedTuple):
-    """Frames of the log at *path* that compaction changed without evidence.
+    """Frames of the log at *path* that compaction changed, and of which there is no evidence.
 
-    *leaf* is their lowest one, *stated_at* the leaf of the statement about what compaction left.
+    *leaf* is their lowest one, *stated_at* the leaf of the statement about what compaction left. There was
+    evidence if it *expired*.
     """
 
     path: str
     leaf: int
     stated_at: int
     frames: int
+    expired: bool = False
 
 
 class Tally:
@@ -220,5 +224,6 @@ class Tally:
             compacted=self.compacted,
             virtual_topics=self.virtual_topics,
             virtual_partitions=self.virtual_partitions,
+            unchecked=sum(each.frames for each in self.unlisted),
             findings=tuple(self.findings),
         )

@@ -16,13 +16,15 @@ from typing import NamedTuple
 from cordwood.disk import ReadableFiles, join
 from cordwood.errors import FrameError
 from cordwood.host import process
-from cordwood.kernels import ITEM_SIZE, BinaryBuffers, KeyMap
+from cordwood.kernels import INT64_MAX, ITEM_SIZE, BinaryBuffers, KeyMap
 from cordwood.verify.chain import (
     Chain,
     FrameContent,
     LeafFiles,
     LeafPlanner,
     ListFiles,
+    ListPlace,
+    RecordItem,
     content_of,
     item_at,
     keys_of,
@@ -30,7 +32,7 @@ from cordwood.verify.chain import (
 )
 from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
-from cordwood.verify.report import Tally
+from cordwood.verify.report import Tally, UnlistedFrames
 from cordwood.verify.segments import SegmentPlan, open_reader
 
 #: The number of keys in memory at once; more take several passes over the log.
@@ -166,15 +168,18 @@ class _DroppedCheck:
                     if item.has_key and item.is_tombstone:
                         tombstones[item.key] = (place.leaf << _NUMBER_BITS) + number
                     else:
-                        self._report_missing(place.path, place.position, item.offset, has_key=item.has_key)
+                        self._report_missing(place, item)
         return tombstones
 
-    def _report_missing(self, path: str, position: int, offset: int, *, has_key: bool) -> None:
-        what = f"record at offset {offset}, which compaction dropped"
-        expected = "a later record with its key" if has_key else "the record, because it has no key"
-        if self._chain.evidence_expired and has_key:
+    def _report_missing(self, place: ListPlace, item: RecordItem) -> None:
+        path, position = place.path, place.position
+        what = f"record at offset {item.offset}, which compaction dropped"
+        expected = "a later record with its key" if item.has_key else "the record, because it has no key"
+        # Lists that are gone had leaves below their own numbers, and so may have had a later record.
+        if item.has_key and place.leaf < self._chain.expired_to:
             found = "none, and evidence expired: not checkable"
             self._tally.add("note", path, position, expected=expected, found=found, what=what)
+            self._tally.unlisted.append(UnlistedFrames(path, place.leaf, INT64_MAX, 1, expired=True))
         else:
             self._tally.add("corruption", path, position, expected=expected, found="none", what=what)
 

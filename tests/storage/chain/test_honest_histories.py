@@ -122,6 +122,7 @@ class History:
             self.log.alter_topic("orders", config={**self.config, "cordwood.compaction.evidence.ms": "0"})
             self.clock.ms += 10
             self.log.maintain()
+            self.did["expired"] += 1
             self.log.alter_topic("orders", config=self.config)
 
     def roll(self) -> None:
@@ -157,7 +158,9 @@ def test_nothing_is_found_in_a_log_that_nobody_tampered_with(part: int) -> None:
         history = History(SEED + number)
         history.run(40)
         report = verify_directory(history.files, DATA, checkpoints=[given for _, given in history.held])
-        assert report.sound, f"seed {SEED + number}: {report.findings}"
+        assert not report.corrupt, f"seed {SEED + number}: {report.findings}"
+        if not history.did["expired"]:
+            assert report.sound, f"seed {SEED + number}: {report.findings}"
         did += history.did
         did["checkpoints"] += len(history.held)
         notes += Counter(each.what for each in report.findings)

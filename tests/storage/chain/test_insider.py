@@ -464,15 +464,41 @@ def test_a_chain_that_was_made_again_over_the_forged_log_is_found() -> None:
     assert judged(again, held).corrupt
 
 
-def test_a_statement_that_evidence_expired_does_not_excuse_an_altered_record() -> None:
+def test_evidence_that_was_made_to_expire_leaves_no_altered_log_sound() -> None:
+    """Whether a record was altered cannot be checked any more: verify says that against the checkpoint."""
     with before_compaction() as (files, log, held), pytest.MonkeyPatch.context() as patch:
-        compact(log)
-        fill(log, range(6, 8))
         lying(patch, ALTERATIONS["a value"])
-        log.topic("orders").append(b"again", key=b"twice 2")
         compact(log)
-    # The lists are still there: a rewritten frame is compared with its list, whatever is said.
-    assert judged(files, held).corrupt
+        partition = log.data_directory.partitions.own("orders", 0)
+        log.data_directory.chains.expire_lists(partition, 1 << 60, "no reason")
+    assert not any("/lists/" in path and data for path, data in image(files, DATA).items())
+    report = judged(files, held)
+    assert not report.sound
+    assert report.unchecked
+
+
+def test_a_statement_about_other_lists_does_not_excuse_those_that_are_gone() -> None:
+    with before_compaction() as (files, log, held), pytest.MonkeyPatch.context() as patch:
+        lying(patch, ALTERATIONS["a value"])
+        compact(log)
+        chains, partition = log.data_directory.chains, log.data_directory.partitions.own("orders", 0)
+        patch.setattr(
+            followers.Follower,
+            "expire_lists",
+            lambda self, before_ms, reason: self._say("expired", 0, 0, self.next_offset, lists=1) or True,
+        )
+        chains.expire_lists(partition, 1 << 60, "no reason")
+    gone = [path for path, data in image(files, DATA).items() if "/lists/" in path and data]
+    assert judged(disk_of(image(files, DATA), {}, gone), held).corrupt
+
+
+def test_expired_evidence_does_not_excuse_the_last_record_of_a_key() -> None:
+    with before_compaction() as (files, log, held), pytest.MonkeyPatch.context() as patch:
+        dropping(patch, {7})
+        compact(log)
+        partition = log.data_directory.partitions.own("orders", 0)
+        log.data_directory.chains.expire_lists(partition, 1 << 60, "no reason")
+    assert not judged(files, held).sound
 
 
 # --- proofs ---------------------------------------------------------------------------------------------

@@ -237,6 +237,7 @@ def test_evidence_expires_by_a_statement_after_which_verify_says_so() -> None:
     assert (said.kind, said.reason) == ("expired", "cordwood.compaction.evidence.ms=60000")
     report = verify_directory(files, DATA)
     assert report.sound
+    assert report.unchecked == 7
     assert "superseded, evidence expired" in report.findings[0].found
 
 

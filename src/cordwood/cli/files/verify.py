@@ -97,7 +97,7 @@ def verify(
     those in the directory, and those that you stored elsewhere.
 
     Exit status: 0 sound, 3 only repairable or skippable faults (an index, records that contradict their
-    batch), 4 corruption.
+    batch, frames that a checkpoint signs for and whose evidence expired), 4 corruption.
 
     Example: cordwood verify --data data -t orders --checkpoint orders.note --key orders.pub
     """
@@ -199,6 +199,8 @@ def print_verify_report(report: VerifyReport, path: str, *, as_json: bool) -> No
     )
     findings = f"; findings: {counts}" if counts else ""
     verdict = _VERDICTS[verify_exit_code(report)]
+    if report.unchecked:
+        verdict += f" except for {counted(report.unchecked, 'frame')} not checkable after compaction"
     click.echo(f"{path}: {verdict}: {read}{unmarked}{shared}{_chain_counts(report)}{findings}")
 
 

@@ -15,6 +15,8 @@ from cordwood.verify.chain.leaves import (
 from cordwood.verify.chain.listed import (
     FrameContent,
     ListFiles,
+    ListPlace,
+    RecordItem,
     content_of,
     envelope_leaf,
     item_at,
@@ -33,6 +35,8 @@ __all__ = [
     "LeafPlanner",
     "LeafStatement",
     "ListFiles",
+    "ListPlace",
+    "RecordItem",
     "SegmentLeaves",
     "check_chain",
     "check_no_chain",

@@ -21,7 +21,7 @@ from cordwood.verify.chain.leaves import ENTRY, KINDS, Chain, LeafStatement, pen
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree, TreeFile
 from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
-from cordwood.verify.report import Tally, UnlistedFrames
+from cordwood.verify.report import Severity, Tally, UnlistedFrames
 
 #: The number of leaves processed at once.
 _LEAVES = 8192
@@ -76,14 +76,16 @@ def check_signed_rewrites(claims: Sequence[Claim], unlisted: Sequence[UnlistedFr
 
     Their records cannot be compared with what was signed. A checkpoint that was made after the compaction
     signs for what it left. For checkpoints that are stored in the directory, this is only noted: the operator
-    may do it.
+    may do it. Where evidence expired by a statement, the log is not called corrupt, nor sound.
     """
     for each in unlisted:
         signed = [claim for claim in claims if claim.given and each.leaf < claim.said.size <= each.stated_at]
         if signed:
             expected = f"the frame of leaf {each.leaf} as first appended, which {signed[-1].path} signs for"
-            found = f"{each.frames} frames from there on that were compacted without evidence"
-            tally.add("corruption", each.path, None, expected=expected, found=found, what="compaction")
+            why = "evidence of which expired" if each.expired else "without evidence"
+            found = f"{each.frames} frames from there on that were compacted, {why}"
+            severity: Severity = "invalid" if each.expired else "corruption"
+            tally.add(severity, each.path, None, expected=expected, found=found, what="compaction")
 
 
 class _LeafPart(NamedTuple):

@@ -98,7 +98,7 @@ class FrameCompare:
         self._first_break: LeafMismatch | None = None
         self._breaks = 0
         self._unproven = 0
-        self._expired = 0
+        self._expired: list[int] = []
         self._unlisted: list[int] = []
         try:
             self._lists = ListFiles(files, leaves.chain, leaves.lists)
@@ -209,8 +209,8 @@ class FrameCompare:
             self._unlisted.append(leaf.number)
             return None
         place = self._lists.find(leaf.number)
-        if place is None and self._claim.expired:
-            self._expired += 1
+        if place is None and any(start <= leaf.first_offset < end for start, end in self._claim.expired):
+            self._expired.append(leaf.number)
             return None
         what = f"list of the frame at offset {leaf.first_offset}"
         if place is None:
@@ -276,16 +276,20 @@ class FrameCompare:
             self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
 
     def _note_unlisted(self) -> None:
-        """Note the frames that compaction changed without evidence of what it dropped."""
+        """Note the frames that compaction changed and that cannot be compared any more."""
         expected = "a list of the records of each frame that compaction changed"
-        if self._unlisted:
-            first, stated_at = min(self._unlisted), self._claim.stated_at
-            self._tally.unlisted.append(UnlistedFrames(self._path, first, stated_at, len(self._unlisted)))
-            found = f"none of {len(self._unlisted)}, which were compacted without evidence"
-            self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
-        if self._expired:
-            found = f"none of {self._expired}: superseded, evidence expired"
-            self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
+        for leaves, why in (
+            (self._unlisted, "which were compacted without evidence"),
+            (self._expired, "superseded, evidence expired"),
+        ):
+            if leaves:
+                self._tally.unlisted.append(
+                    UnlistedFrames(
+                        self._path, min(leaves), self._claim.stated_at, len(leaves), leaves is self._expired
+                    )
+                )
+                found = f"none of {len(leaves)}, {why}"
+                self._tally.add("note", self._path, None, expected=expected, found=found, what="compaction")
 
     def _check_testimony(self, tree: PassingTree) -> None:
         """Compare all frames together with the statement of the compaction that wrote them."""

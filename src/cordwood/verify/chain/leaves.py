@@ -75,6 +75,9 @@ class LeafStatement(msgspec.Struct, frozen=True):
 _STATEMENT = msgspec.json.Decoder(LeafStatement)
 
 
+Ranges = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Chain:
     """Head and statements of a chain at one moment; *path* is its directory.
@@ -91,16 +94,23 @@ class Chain:
     @property
     def lists(self) -> tuple[LeafStatement, ...]:
         """The statements whose lists are kept, oldest first."""
-        said = self.statements or ()
-        gone = max((each.lists for each in said if each.kind == "expired"), default=0)
-        return tuple(
-            each for each in said if each.lists and each.kind != "expired" and each.first_leaf >= gone
-        )
+        return tuple(each for each in self._listing if each.first_leaf >= self.expired_to)
 
     @property
-    def evidence_expired(self) -> bool:
-        """Whether lists were removed, so that not every compaction can be checked."""
-        return any(each.kind == "expired" for each in self.statements or ())
+    def _listing(self) -> tuple[LeafStatement, ...]:
+        return tuple(each for each in self.statements or () if each.lists and each.kind != "expired")
+
+    @property
+    def expired_to(self) -> int:
+        """The number below which files of lists were removed, as a statement says; 0 without one."""
+        said = self.statements or ()
+        return max((min(each.lists, each.leaf) for each in said if each.kind == "expired"), default=0)
+
+    @property
+    def expired_ranges(self) -> Ranges:
+        """The offsets [start, end) of compactions whose lists were removed."""
+        gone = (each for each in self._listing if each.first_leaf < self.expired_to)
+        return tuple((each.start, each.end) for each in gone)
 
     @property
     def understood(self) -> bool:
@@ -123,9 +133,6 @@ class LeafSpan(NamedTuple):
     generation: int
 
 
-Ranges = tuple[tuple[int, int], ...]
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentLeaves:
     """The leaves of one segment. Does not change while the chain grows.
@@ -135,8 +142,8 @@ class SegmentLeaves:
     and those in ``gaps`` never got any; offsets below ``readable_from`` cannot be read. ``testimony`` is the
     number of frames that a compaction left here and the root over their leaves. ``by_records`` are the ranges
     of leaves that commit to records, with the hashes of keys under ``salt``; ``lists`` are the numbers of the
-    files with lists of records that compaction dropped here. Not all are there if ``expired``. ``stated_at``
-    is the leaf of the compaction's statement, or beyond all leaves without one.
+    files with lists of records that compaction dropped here; those of the offsets in ``expired`` were removed
+    by a statement. ``stated_at`` is the leaf of the compaction's statement, or beyond all leaves without one.
     """
 
     chain: str
@@ -152,7 +159,7 @@ class SegmentLeaves:
     by_records: Ranges = ()
     salt: bytes = b""
     lists: tuple[int, ...] = ()
-    expired: bool = False
+    expired: Ranges = ()
     stated_at: int = INT64_MAX
 
     def commits_to_parts(self, leaf: int) -> bool:
@@ -339,7 +346,7 @@ class LeafPlanner:
             lists=tuple(
                 each.first_leaf for each in self._chain.lists if each.start < end and each.end > base
             ),
-            expired=self._chain.evidence_expired,
+            expired=tuple(each for each in self._chain.expired_ranges if each[0] < end and each[1] > base),
             stated_at=self._stated_at.get((base, next_offset, generation), INT64_MAX),
         )
 
