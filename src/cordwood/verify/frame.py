@@ -31,7 +31,7 @@ WINDOW_BYTES = 512 << 10
 INT64_MAX = (1 << 63) - 1
 DECOMPRESSED_BYTES_MAX = 128 << 20
 
-_HEADER = struct.Struct(
+HEADER = struct.Struct(
     ">"
     "q"  # base offset
     "i"  # batch length: bytes after this field
@@ -47,7 +47,7 @@ _HEADER = struct.Struct(
     "i"  # base sequence
     "i"  # record count
 )
-assert _HEADER.size == 61
+assert HEADER.size == 61
 _CRC_FROM = 21
 _BEFORE_LENGTH = 12
 _KNOWN_ATTRIBUTES = 0x7F
@@ -187,21 +187,21 @@ def frame_at(windows: FileWindows, position: int, stop: int) -> PlacedHeader:
         FrameError: If no frame starts here that also ends by *stop*.
     """
     left = stop - position
-    index = windows.load(position, min(_HEADER.size, left))
-    if left < _HEADER.size:
+    index = windows.load(position, min(HEADER.size, left))
+    if left < HEADER.size:
         refuse_zeros(windows.data[index : index + left], position)
         raise TruncatedFrame(
             position=position,
-            expected=f"a header of {_HEADER.size} bytes",
+            expected=f"a header of {HEADER.size} bytes",
             found=f"{left} bytes",
             what="frame",
         )
-    frame = _frame(position, _HEADER.unpack_from(windows.data, index))
+    frame = _frame(position, HEADER.unpack_from(windows.data, index))
     if frame.magic != 2:
-        refuse_zeros(windows.data[index : index + _HEADER.size], position)
+        refuse_zeros(windows.data[index : index + HEADER.size], position)
         raise UnsupportedFrame(position=position + 16, expected=2, found=frame.magic, what="magic")
-    if not _HEADER.size <= frame.size <= left:
-        low, high = _HEADER.size - _BEFORE_LENGTH, left - _BEFORE_LENGTH
+    if not HEADER.size <= frame.size <= left:
+        low, high = HEADER.size - _BEFORE_LENGTH, left - _BEFORE_LENGTH
         raise wrong_field(frame, 8, f"{low} to {high}", frame.length, "batch length")
     return frame
 
@@ -293,7 +293,7 @@ def check_records(windows: FileWindows, frame: PlacedHeader) -> int:
     """
     size = frame.size
     index = windows.load(frame.position, size)
-    data, start, stop, compressed_at = windows.data, index + _HEADER.size, index + size, -1
+    data, start, stop, compressed_at = windows.data, index + HEADER.size, index + size, -1
     compression = frame.attributes & 0x07
     records: bytes | bytearray | memoryview = data
     if compression:

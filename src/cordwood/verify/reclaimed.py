@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.disk import ReadableFiles, join
-from cordwood.errors import FrameError
 from cordwood.verify.chain import (
     Chain,
     LeafFiles,
@@ -25,10 +24,10 @@ from cordwood.verify.chain import (
     read_envelopes,
     record_leaves,
 )
-from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
 from cordwood.verify.report import Severity, Tally
-from cordwood.verify.segments import ENDED, LOG_START, RECORDS, EnvelopeOwner, SegmentPlan, open_reader
+from cordwood.verify.segments import ENDED, LOG_START, RECORDS, EnvelopeOwner, SegmentPlan
+from cordwood.verify.surviving import leafed_frames
 
 #: The fields of an envelope that say what it is of; docs/formats/shared.md has all of them.
 _ENVELOPE = struct.Struct(
@@ -126,25 +125,9 @@ def _event(leaf: int, envelope: bytes, path: str, *, dropped: bool) -> _Event:
 def _present(files: ReadableFiles, plans: Mapping[int, SegmentPlan]) -> Iterator[_Event]:
     """Yield the frames of the log that have leaves. Frames after damage are left out: the walk reports it."""
     for plan in plans.values():
-        if plan.leaves is None:
-            continue
-        path = f"{plan.path}.{plan.log_suffix}"
-        with contextlib.suppress(OSError, FrameError), contextlib.ExitStack() as stack:
-            file = stack.enter_context(contextlib.closing(files.open(path, "read")))
-            reader = stack.enter_context(contextlib.closing(open_reader(files, plan)))
-            known = stack.enter_context(contextlib.closing(LeafFiles(files, plan.leaves.chain)))
-            leaves = known.walk(plan.leaves.main, _LEAVES)
-            leaf = next(leaves, None)
-            windows, position = FileWindows(file, min(plan.stop, file.size()), Tally(), hashed=False), 0
-            while position < windows.stop:
-                frame = reader.at(windows, position, windows.stop)
-                while leaf is not None and leaf.first_offset < frame.base_offset:
-                    leaf = next(leaves, None)
-                if leaf is not None and leaf.first_offset == frame.base_offset:
-                    at = windows.load(position, _ENVELOPE.size)
-                    head = bytes(windows.data[at : at + _ENVELOPE.size])
-                    yield _event(leaf.number, head, path, dropped=False)
-                position += frame.size
+        for found in () if plan.leaves is None else leafed_frames(files, plan, _ENVELOPE.size):
+            if found.leaf is not None:
+                yield _event(found.leaf.number, bytes(found.data), found.path, dropped=False)
 
 
 def _check_owners(events: Iterator[_Event], tally: Tally, *, cut: bool) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.disk import ReadableFiles, join
-from cordwood.errors import FrameError
 from cordwood.host import process
 from cordwood.kernels import INT64_MAX, ITEM_SIZE, BinaryBuffers, KeyMap
 from cordwood.verify.chain import (
@@ -30,15 +29,13 @@ from cordwood.verify.chain import (
     keys_of,
     record_leaves,
 )
-from cordwood.verify.frame import FileWindows
 from cordwood.verify.metadata import PartitionBody
 from cordwood.verify.report import Tally, UnlistedFrames
-from cordwood.verify.segments import SegmentPlan, open_reader
+from cordwood.verify.segments import SegmentPlan
+from cordwood.verify.surviving import leafed_frames
 
 #: The number of keys in memory at once; more take several passes over the log.
 KEYS_MAX = 1 << 24
-#: The number of leaves read into memory at once.
-_LEAVES = 1024
 _KEY_SIZE = 32
 #: The place of a record in the order of appends: the number of its leaf, then its number in the frame.
 _NUMBER_BITS = 24
@@ -201,38 +198,18 @@ class _DroppedCheck:
     def _frames(self) -> Iterator[_SurvivingFrame]:
         """Yield the frames of the log. Frames after damage are left out: the walk reports it."""
         for plan in self._plans.values():
-            if plan.leaves is not None:
-                with contextlib.suppress(OSError, FrameError):
-                    yield from self._frames_in(plan)
-
-    def _frames_in(self, plan: SegmentPlan) -> Iterator[_SurvivingFrame]:
-        assert plan.leaves is not None
-        claim, path = plan.leaves, f"{plan.path}.{plan.log_suffix}"
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(contextlib.closing(self._files.open(path, "read")))
-            reader = stack.enter_context(contextlib.closing(open_reader(self._files, plan)))
-            known = stack.enter_context(contextlib.closing(LeafFiles(self._files, claim.chain)))
-            leaves = known.walk(claim.main, _LEAVES)
-            leaf = next(leaves, None)
-            windows = FileWindows(file, min(plan.stop, file.size()), Tally(), hashed=False)
-            position = number = 0
-            while position < windows.stop:
-                frame = reader.at(windows, position, windows.stop)
-                while leaf is not None and leaf.first_offset < frame.base_offset:
-                    number, leaf = leaf.number, next(leaves, None)
-                if leaf is not None and leaf.first_offset == frame.base_offset:
+            claim = plan.leaves
+            for found in () if claim is None else leafed_frames(self._files, plan):
+                assert claim is not None
+                frame, leaf = found.frame, found.leaf
+                content = content_of(claim.record_format, found.data, frame.base_offset, claim.salt)
+                number, behind = found.after, _GAP
+                if leaf is not None:
                     number, behind = leaf.number, 0
                 elif frame.base_offset >= claim.followed:
                     # A frame without a leaf yet comes after all that have one.
-                    number, behind = self._chain.head.size + position, 0
-                else:
-                    # A frame in a gap comes after the leaf before it.
-                    behind = _GAP
-                at = windows.load(position, frame.size)
-                data = memoryview(windows.data)[at : at + frame.size]
-                content = content_of(claim.record_format, data, frame.base_offset, claim.salt)
-                yield _SurvivingFrame(number, path, position, content, behind)
-                position += frame.size
+                    number, behind = self._chain.head.size + frame.position, 0
+                yield _SurvivingFrame(number, found.path, frame.position, content, behind)
 
 
 class _Part(NamedTuple):

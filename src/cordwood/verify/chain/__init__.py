@@ -2,7 +2,7 @@
 
 from cordwood.verify.chain.chain import check_chain, check_no_chain, check_signed_rewrites
 from cordwood.verify.chain.checkpoints import Claims, GivenCheckpoint
-from cordwood.verify.chain.compare import FrameCompare, LeafFiles
+from cordwood.verify.chain.compare import FrameCompare, Leaf, LeafFiles
 from cordwood.verify.chain.leaves import (
     Chain,
     LeafPlanner,
@@ -31,6 +31,7 @@ __all__ = [
     "FrameCompare",
     "FrameContent",
     "GivenCheckpoint",
+    "Leaf",
     "LeafFiles",
     "LeafPlanner",
     "LeafStatement",

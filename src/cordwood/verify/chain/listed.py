@@ -25,23 +25,8 @@ from cordwood.kernels import (
     hash_records,
     list_roots,
 )
+from cordwood.verify.frame import DECOMPRESSED_BYTES_MAX, HEADER
 
-_HEADER = struct.Struct(
-    ">"
-    "q"  # base offset
-    "i"  # batch length
-    "i"  # leader epoch
-    "b"  # magic
-    "I"  # CRC-32C
-    "h"  # attributes
-    "i"  # last offset delta
-    "q"  # base timestamp
-    "q"  # max timestamp
-    "q"  # producer id
-    "h"  # producer epoch
-    "i"  # base sequence
-    "i"  # record count
-)
 _FACTS = struct.Struct(
     ">"
     "B"  # format
@@ -56,12 +41,11 @@ _FACTS = struct.Struct(
     "32s"  # SHA-256 of the frame
 )
 _LIST = struct.Struct(">Q" + _FACTS.format[1:])
-assert (_HEADER.size, _FACTS.size, _LIST.size) == (61, 69, 77)
+assert (_FACTS.size, _LIST.size) == (69, 77)
 _BATCH, _LAMINARMQ, _FRAME = 0, 3, 4
 #: The formats whose topics may be compacted, as leaves number them.
 _CODES = {"batch": _BATCH, "laminarmq": _LAMINARMQ, "frame": _FRAME}
 _CONTROL, _COMPRESSION = 0x20, 0x07
-_RECORD_BYTES_MAX = 128 << 20
 _WANT = Want.OFFSET | Want.TIMESTAMP | Want.KEY | Want.VALUE | Want.HEADERS
 _PREFIX = b"\0\xfeCWR1"
 _EMPTY_ROOT = sha256().digest()
@@ -166,7 +150,7 @@ def envelope_leaf(envelope: bytes, batch_hash: bytes) -> bytes:
 
 
 def _batch_content(data: Bytes, frame_hash: bytes, salt: bytes) -> FrameContent:
-    header = _HEADER.unpack_from(data)
+    header = HEADER.unpack_from(data)
     base, _, epoch, _, crc, attributes, last_delta, first_ms, largest_ms, *producer, count = header
     kept = attributes & ~_COMPRESSION
     fields = CommittedFields._make((_BATCH, base, last_delta, epoch, kept, *producer, count, frame_hash))
@@ -176,8 +160,8 @@ def _batch_content(data: Bytes, frame_hash: bytes, salt: bytes) -> FrameContent:
     try:
         payload = None
         if attributes & _COMPRESSION:
-            body = memoryview(data)[_HEADER.size :]
-            payload = decompress(Compression(attributes & _COMPRESSION), body, _RECORD_BYTES_MAX, 0)
+            body = memoryview(data)[HEADER.size :]
+            payload = decompress(Compression(attributes & _COMPRESSION), body, DECOMPRESSED_BYTES_MAX, 0)
         columns = decode_columns(bytes(data), struct.pack("=13q", *row), [payload], _WANT)
     except (FrameError, ValueError):
         return FrameContent(fields, (), b"")

@@ -10,7 +10,7 @@ from cordwood.verify.segments.envelopes import (
 )
 from cordwood.verify.segments.index import IndexClaim
 from cordwood.verify.segments.owners import Owners, SegmentOwners
-from cordwood.verify.segments.reader import FrameReader
+from cordwood.verify.segments.reader import AnyFrame, FrameReader
 from cordwood.verify.segments.records import NULL, FramedRecords, KimberliteRecords, RecordFrame
 from cordwood.verify.segments.segment import SHARED, SegmentPlan, check_segment, open_reader
 from cordwood.verify.segments.sidecars import (
@@ -26,6 +26,7 @@ __all__ = [
     "NULL",
     "RECORDS",
     "SHARED",
+    "AnyFrame",
     "BareRustlogRecords",
     "EnvelopeFrame",
     "EnvelopeFrames",
