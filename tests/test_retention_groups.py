@@ -128,7 +128,7 @@ def test_a_commit_of_a_version_that_is_not_known_is_not_no_group(key: bytes, val
         topic = waiting_topic(log)
         commit(log, "fast", 20)
         log.offsets_topic().append(value, key=key, partition=0)
-        with pytest.raises(CordwoodError, match=f"a record of {OFFSETS_TOPIC} is none"):
+        with pytest.raises(CordwoodError, match=f"a record of {OFFSETS_TOPIC} has an unknown format"):
             topic.remove_expired()
         assert log.maintain().failures
         assert topic.log_start_offset() == 0

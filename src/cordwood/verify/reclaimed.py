@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from cordwood.disk import ReadableFiles, join
+from cordwood.kernels import INT64_MAX
 from cordwood.verify.chain import (
     Chain,
     LeafFiles,
@@ -25,7 +26,7 @@ from cordwood.verify.chain import (
     record_leaves,
 )
 from cordwood.verify.metadata import PartitionBody
-from cordwood.verify.report import Severity, Tally
+from cordwood.verify.report import Severity, Tally, UnlistedFrames
 from cordwood.verify.segments import ENDED, LOG_START, RECORDS, EnvelopeOwner, SegmentPlan
 from cordwood.verify.surviving import leafed_frames
 
@@ -82,13 +83,23 @@ def check_reclaimed(
         known = {event.leaf for event in dropped} | {event.leaf for event in present}
         size = chain.head.size
         live = tuple((start, min(end, size)) for start, end in ranges if start < size)
+        expired: list[int] = []
         for leaf in leaves.walk(live, _LEAVES):
             is_frame = leaf.first_offset < leaf.next_offset
-            if is_frame and leaf.number not in known and planner.is_live(leaf.number, leaf.next_offset):
+            if not is_frame or leaf.number in known or not planner.is_live(leaf.number, leaf.next_offset):
+                continue
+            if any(start <= leaf.first_offset < end for start, end in chain.expired_ranges):
+                expired.append(leaf.number)
+            else:
                 what = f"frame of leaf {leaf.number}, ids {leaf.first_offset} up to {leaf.next_offset}"
                 expected = "the frame, or its envelope as evidence that it was dropped"
                 path = join(chain.path, "lists")
                 tally.add("corruption", path, None, expected=expected, found="neither", what=what)
+        if expired:
+            path, found = join(chain.path, "lists"), f"none of {len(expired)}, dropped, evidence expired"
+            tally.unlisted.append(UnlistedFrames(path, expired[0], INT64_MAX, len(expired), expired=True))
+            expected, what = "the envelope of each dropped frame", "frames of the shared log"
+            tally.add("note", path, None, expected=expected, found=found, what=what)
         _check_owners(heapq.merge(dropped, present), tally, cut=len(state.epochs) > 1)
 
 

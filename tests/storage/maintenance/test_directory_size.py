@@ -1,6 +1,7 @@
 """What a data directory takes on disk is bounded by what it is to keep, however long it is appended to.
 
-All but the chain, of which every frame that ever was has 80 bytes: D5 keeps the leaves of what is removed.
+All but the chain, of which every frame that ever was has 80 bytes: D5 keeps the leaves of what is removed. In
+the shared log a dropped frame has 120 more, which `cordwood.compaction.evidence.ms` limits.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ DATA = "/data"
 MIB = 1 << 20
 #: What a frame leaves in its chain: a leaf, its offsets, and at most one hash of the tree above it.
 CHAIN_BYTES_PER_FRAME = 32 + 16 + 32
+#: What is kept of a frame that the shared log dropped: the number of its leaf, its envelope, a hash.
+EVIDENCE_BYTES_PER_FRAME = 8 + 80 + 32
 HOUR_MS = 3_600_000
 VALUE = random.Random(7).randbytes(8_000)
 
@@ -36,7 +39,9 @@ def sizes(files: Files) -> Counter[str]:
     found: Counter[str] = Counter()
     for path, size in _files_below(files, DATA):
         parts = path.removeprefix(f"{DATA}/").split("/")
-        if "chain" in parts:
+        if "lists" in parts:
+            found["evidence"] += size
+        elif "chain" in parts:
             found["chain"] += size
         elif "segments" in parts:
             found["log" if path.endswith(".log") else "index"] += size
@@ -102,7 +107,9 @@ def _check_rest(files: Files) -> None:
     report = verify_directory(files, DATA)
     assert report.sound, report.findings
     found = sizes(files)
-    assert found["chain"] <= report.leaves * CHAIN_BYTES_PER_FRAME + report.removed * 200 + 4_096
+    statements = 2 * report.removed + report.compacted
+    assert found["chain"] <= report.leaves * CHAIN_BYTES_PER_FRAME + statements * 300 + 4_096
+    assert found["evidence"] <= report.leaves * EVIDENCE_BYTES_PER_FRAME
     assert found["index"] <= found["log"] // 20 + 4_096
     assert found["meta"] + found["topics"] + found["tmp"] + found["quarantine"] < 64 << 10, found
 

@@ -25,6 +25,11 @@ def filled(files: Files) -> tuple[DataDirectory, ManualClock]:
     """Two topics of which one expires, in several segments."""
     clock = ManualClock()
     data = open_data(files, clock, {**SMALL, "cordwood.chain": "true"})
+    fill_and_expire(data, clock)
+    return data, clock
+
+
+def fill_and_expire(data: DataDirectory, clock: ManualClock) -> None:
     create(data, "orders", retention_ms=str(HOUR))
     create(data, "kept", retention_ms="-1")
     for number in range(12):
@@ -34,7 +39,6 @@ def filled(files: Files) -> tuple[DataDirectory, ManualClock]:
     put(virtual(data, "kept"), b"the last")
     physical(data).roll()
     clock.advance(2 * HOUR)
-    return data, clock
 
 
 def maintained(data: DataDirectory) -> None:
@@ -129,3 +133,19 @@ def test_an_envelope_of_another_leaf_is_refused() -> None:
     content = bytearray(whole[path] or b"")
     struct.pack_into(">Q", content, 0, 10**6)
     assert checked(disk_of(whole, {path: bytes(content)})).corrupt
+
+
+def test_envelopes_expire_by_a_statement_and_verify_says_so() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    broker = {**SMALL, "cordwood.chain": "true", "cordwood.compaction.evidence.ms": str(HOUR)}
+    data = open_data(files, clock, broker)
+    fill_and_expire(data, clock)
+    maintained(data)
+    assert any(content for content in image(files, LISTS).values())
+    clock.advance(2 * HOUR)
+    maintained(data)
+    assert not any(content for content in image(files, LISTS).values())
+    report = checked(files)
+    assert report.sound
+    assert report.unchecked
+    data.close()

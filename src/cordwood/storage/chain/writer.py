@@ -153,7 +153,7 @@ class ChainWriter:
 
     def kept_lists(self) -> list[Statement]:
         """Return the statements whose lists are there, oldest first."""
-        if self.salt is None:
+        if not self._has_policy:
             return []
         there = set(list_numbers(self._files, self._directory))
         listing = [each for each in self._statements if each.lists and each.kind != "expired"]

@@ -235,7 +235,7 @@ def maintain_partition(
                     evidence=evidence,
                 )
                 compacted = () if report is None else (report,)
-                _expire_evidence(around, chains, log)
+                expire_evidence(around, chains, log)
     except LogClosed:
         # Deleted or closed in the meantime: nothing is left to maintain.
         pass
@@ -246,7 +246,7 @@ def maintain_partition(
     return MaintenanceReport(expired, compacted)
 
 
-def _expire_evidence(around: LogContext, chains: Chains, log: PartitionLog) -> None:
+def expire_evidence(around: LogContext, chains: Chains, log: PartitionLog) -> None:
     """Remove lists of what compaction dropped longer ago than the topic keeps them."""
     kept_ms = log.config.evidence_ms
     if kept_ms >= 0 and (log.config.chain or chains.exists(log)):

@@ -27,6 +27,7 @@ from cordwood.storage.maintenance import (
     RewriteInput,
     Rewritten,
     as_storage_errors,
+    expire_evidence,
     follow,
     lapse_reason,
     rewrite_whole,
@@ -224,6 +225,7 @@ def reclaim(around: LogContext, chains: Chains, shared: SharedLog, pace: Pace = 
             present.update(entry.owner for load in group for entry in load.entries())
             continue
         total = total.plus(freed)
+    expire_evidence(around, chains, log)
     if damage is not None:
         raise damage
     return total
