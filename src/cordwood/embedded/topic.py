@@ -226,7 +226,11 @@ class Topic:
             return log.truncate(end_offset)
         with own.maintaining:
             directory.chains.keep_lists_from(own, end_offset)
-            return log.truncate(end_offset)
+            report = log.truncate(end_offset)
+            if own.state.active_generation:
+                # Frames that follow rewritten ones in a segment cannot be told from them, and get no leaves.
+                own.roll()
+            return report
 
     def advance_log_start(self, partition: int, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return."""

@@ -207,6 +207,8 @@ def _leaf_of(chain: KeptChain, state: PartitionState, offset: int, frame: bytes)
         record_leaf.envelope_leaf(frame) if chain.commits_to_parts(leaf) else merkle.leaf_hash(frame)
     ):
         return leaf
+    if _generation(state, offset) and chain.hash_at(0, leaf) == record_leaf.moved_leaf(frame):
+        raise EvidenceMissing(f"the frame at offset {offset} was compacted without evidence")
     if _generation(state, offset) and chain.find(offset) == leaf:
         raise EvidenceMissing(
             f"the frame at offset {offset} was compacted by somebody who did not say so in the chain, "

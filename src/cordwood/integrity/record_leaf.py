@@ -36,6 +36,7 @@ assert _FACTS.size == 69
 FACTS_SIZE = _FACTS.size
 #: Prefix of the hashed bytes. No frame and no statement begins with it.
 _PREFIX = b"\0\xfeCWR1"
+_MOVED_PREFIX = b"\0\xfdCWM1"
 _ENVELOPE_PREFIX = b"\0\xfeCWE1"
 ENVELOPE_SIZE = 80
 _LEAF = struct.Struct(">Q")
@@ -102,6 +103,13 @@ def facts_of(record_format: str, frame: Buffer, offset: int) -> LeafFacts:
 def record_leaf(facts: LeafFacts, root: bytes) -> bytes:
     """Return the leaf of a frame whose list of records has *root*."""
     return sha256(_PREFIX + facts.packed() + root).digest()
+
+
+def moved_leaf(frame: Buffer) -> bytes:
+    """Return the leaf of a frame that compaction wrote. It proves no record: only the original leaf does."""
+    digest = sha256(_MOVED_PREFIX)
+    digest.update(frame)
+    return digest.digest()
 
 
 def envelope_leaf(frame: Buffer) -> bytes:

@@ -61,10 +61,11 @@ class _Event(NamedTuple):
 
 
 class _Drops(NamedTuple):
-    """The end of the dropped records of a partition, and where the last of them are listed."""
+    """The end of the dropped records of a partition, the file that lists the last, and the first leaf."""
 
     end: int
     path: str
+    leaf: int
 
 
 def check_reclaimed(
@@ -154,12 +155,16 @@ def _check_owners(events: Iterator[_Event], tally: Tally, *, cut: bool) -> None:
         elif event.dropped:
             before = drops.get(event.owner)
             if before is None or before.end < event.next_offset:
-                drops[event.owner] = _Drops(event.next_offset, event.path)
+                leaf = event.leaf if before is None else before.leaf
+                drops[event.owner] = _Drops(event.next_offset, event.path, leaf)
     for owner, dropped in drops.items():
         start = starts.get(owner, 0)
         if dropped.end > start:
-            # A truncation may have removed the frame that moved the start.
+            # A truncation may have removed the frame that moved the start. Against a checkpoint that signs
+            # for the dropped frame that is no excuse.
             severity: Severity = "note" if cut else "corruption"
+            if cut:
+                tally.unlisted.append(UnlistedFrames(dropped.path, dropped.leaf, INT64_MAX, 1))
             expected = f"its start at {dropped.end} or later, because records before that were dropped"
             what = f"records of {owner}"
             tally.add(severity, dropped.path, None, expected=expected, found=start, what=what)

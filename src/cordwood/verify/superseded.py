@@ -45,7 +45,8 @@ _GAP = 1 << _NUMBER_BITS - 1
 class _SurvivingFrame(NamedTuple):
     """A frame in the log, its leaf as first appended, and what it holds.
 
-    ``behind`` is not 0 if it has no leaf of its own and comes after that of *leaf*.
+    ``behind`` is not 0 if it has no leaf of its own and comes after that of *leaf*. ``stays`` says that
+    compaction leaves it as it is, superseded or not.
     """
 
     leaf: int
@@ -53,6 +54,7 @@ class _SurvivingFrame(NamedTuple):
     position: int
     content: FrameContent
     behind: int = 0
+    stays: bool = False
 
     def orders(self) -> array[int]:
         """Return the place of each record in the order of appends."""
@@ -93,6 +95,13 @@ def _check_lists(chain: Chain, lists: ListFiles, leaves: LeafFiles, tally: Tally
             lists.forget(place.leaf)
 
 
+class _EndedKey(NamedTuple):
+    """The place of the last record of a key, which is missing: a tombstone, or one before truncated records."""
+
+    order: int
+    by_tombstone: bool
+
+
 class _DroppedCheck:
     """The check of one partition."""
 
@@ -129,27 +138,33 @@ class _DroppedCheck:
         rows = sum(place.fields.record_count for place in places)
         # Hashes are spread evenly, so twice the average is room enough for any part of many.
         room = rows if passes == 1 else 2 * KEYS_MAX
-        keys = KeyMap(max(1, room), process.new_secret())
+        # The last place of each key, in the log or dropped from it, and among truncated records.
+        keys, truncated = (KeyMap(max(1, room), process.new_secret()) for _ in range(2))
         wanted = _Part(part, passes)
         for place in places:
             content = self._lists.read(place)
             first = place.leaf << _NUMBER_BITS
             orders = array("q", range(first, first + len(content.offsets)))
-            wanted.note(keys, content, orders, known=False)
+            wanted.note(keys if self._is_live(place) else truncated, content, orders, known=False)
         for frame in self._frames():
             if not frame.behind and self._lists.find(frame.leaf) is not None:
                 self._surviving[frame.leaf] = frozenset(frame.content.offsets)
             wanted.note(keys, frame.content, frame.orders(), known=True)
-        tombstones = self._check_missing(keys, wanted)
-        if tombstones:
-            self._check_deleted(tombstones)
+        ended = self._check_missing(keys, truncated, wanted)
+        if ended:
+            self._check_deleted(ended)
 
-    def _check_missing(self, keys: KeyMap, wanted: _Part) -> dict[bytes, int]:
-        """Check the missing records; return the keys that end with a missing tombstone, and its place."""
-        tombstones: dict[bytes, int] = {}
+    def _is_live(self, place: ListPlace) -> bool:
+        """Return whether the frame of a list was not truncated."""
+        fields = place.fields
+        return self._planner.is_live(place.leaf, fields.base_offset + fields.last_delta + 1)
+
+    def _check_missing(self, keys: KeyMap, truncated: KeyMap, wanted: _Part) -> dict[bytes, _EndedKey]:
+        """Check the missing records; return the keys of which no record may be left, and why."""
+        ended: dict[bytes, _EndedKey] = {}
         for place in self._lists.places():
             fields = place.fields
-            if not self._planner.is_live(place.leaf, fields.base_offset + fields.last_delta + 1):
+            if not self._is_live(place):
                 continue
             content = self._lists.read(place)
             surviving = self._surviving.get(place.leaf, frozenset())
@@ -159,14 +174,16 @@ class _DroppedCheck:
                 if offset not in surviving and offset >= self._state.log_start_offset
             ]
             superseded = wanted.superseded(keys, content, place.leaf, missing)
-            for number, is_superseded in zip(missing, superseded, strict=True):
-                if is_superseded is not None and not is_superseded:
-                    item = item_at(content.items, fields.base_offset, number)
-                    if item.has_key and item.is_tombstone:
-                        tombstones[item.key] = (place.leaf << _NUMBER_BITS) + number
-                    else:
-                        self._report_missing(place, item)
-        return tombstones
+            last = [number for number, is_it in zip(missing, superseded, strict=True) if is_it is False]
+            by_truncated = wanted.superseded(truncated, content, place.leaf, last)
+            for number, was_superseded in zip(last, by_truncated, strict=True):
+                item = item_at(content.items, fields.base_offset, number)
+                if item.has_key and (item.is_tombstone or was_superseded):
+                    order = (place.leaf << _NUMBER_BITS) + number
+                    ended[item.key] = _EndedKey(order, item.is_tombstone)
+                else:
+                    self._report_missing(place, item)
+        return ended
 
     def _report_missing(self, place: ListPlace, item: RecordItem) -> None:
         path, position = place.path, place.position
@@ -180,15 +197,19 @@ class _DroppedCheck:
         else:
             self._tally.add("corruption", path, position, expected=expected, found="none", what=what)
 
-    def _check_deleted(self, tombstones: dict[bytes, int]) -> None:
-        """Check that no record survives whose tombstone was dropped."""
+    def _check_deleted(self, ended: dict[bytes, _EndedKey]) -> None:
+        """Check that no record is back because a later one with its key was dropped."""
         for frame in self._frames():
             for offset, key, order in zip(
                 frame.content.offsets, keys_of(frame.content.items), frame.orders(), strict=False
             ):
-                if tombstones.get(key, -1) > order and offset >= self._state.log_start_offset:
-                    what = f"record at offset {offset}, whose tombstone compaction dropped"
-                    expected = "no record of a key whose tombstone is gone"
+                end = ended.get(key)
+                if end is None or end.order <= order or offset < self._state.log_start_offset:
+                    continue
+                if end.by_tombstone or not frame.stays:
+                    why = "tombstone" if end.by_tombstone else "successor"
+                    what = f"record at offset {offset}, whose {why} compaction dropped"
+                    expected = f"no record of a key whose {why} is gone"
                     self._tally.add(
                         "corruption", frame.path, frame.position, expected=expected, found="one", what=what
                     )
@@ -197,19 +218,26 @@ class _DroppedCheck:
 
     def _frames(self) -> Iterator[_SurvivingFrame]:
         """Yield the frames of the log. Frames after damage are left out: the walk reports it."""
+        last = 0
         for plan in self._plans.values():
             claim = plan.leaves
             for found in () if claim is None else leafed_frames(self._files, plan):
                 assert claim is not None
                 frame, leaf = found.frame, found.leaf
                 content = content_of(claim.record_format, found.data, frame.base_offset, claim.salt)
-                number, behind = found.after, _GAP
+                # A frame in a gap comes after the leaf before it.
+                last = max(last, found.after)
+                number, behind = last, _GAP
+                # Where a frame is one record, the last one of each segment stayed, and segments are merged.
+                stays = claim.record_format != "batch"
                 if leaf is not None:
-                    number, behind = leaf.number, 0
+                    last = number = leaf.number
+                    behind, stays = 0, stays or not claim.commits_to_parts(leaf.number)
                 elif frame.base_offset >= claim.followed:
                     # A frame without a leaf yet comes after all that have one.
                     number, behind = self._chain.head.size + frame.position, 0
-                yield _SurvivingFrame(number, found.path, frame.position, content, behind)
+                stays = stays or behind > 0
+                yield _SurvivingFrame(number, found.path, frame.position, content, behind, stays)
 
 
 class _Part(NamedTuple):

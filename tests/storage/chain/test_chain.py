@@ -611,12 +611,12 @@ def test_compaction_says_what_each_segment_becomes_and_moved_frames_have_leaves(
             data = read_file(files, segment_file("orders", 0, info.base))
             frames = [data[start:end] for start, end in frames_of(data)]
             leaves = [sha256(b"\0" + frame).digest() for frame in frames]
-            for frame, leaf in zip(frames, leaves, strict=True):
+            for frame in frames:
                 first = int.from_bytes(frame[:8], "big")
                 found = chain.find(first, info.generation)
                 assert found is not None
                 if not chain.commits_to_parts(found):
-                    assert chain.hash_at(0, found) == leaf
+                    assert chain.hash_at(0, found) == sha256(b"\0\xfdCWM1" + frame).digest()
                     moved += 1
             if info.generation:
                 statement = newest[info.base, info.next_offset, info.generation]

@@ -125,10 +125,10 @@ class Follower:
         view = self._log.view
         for run in runs:
             hashes = dict[bool, list[bytes]]()
-            for at, (first, _, _) in enumerate(frames_of(run)):
+            for at, (first, _, data) in enumerate(frames_of(run)):
                 generation = view.segments[view.find_segment(first)].info.generation
                 leaf = self._chain.find(first, generation)
-                if leaf is None:
+                if leaf is None or self._chain.leaf(leaf) == self._chain.moved_leaf(data):
                     continue
                 by_parts = self._chain.commits_to_parts(leaf)
                 if by_parts not in hashes:
@@ -275,10 +275,9 @@ class Follower:
             changes = RewrittenFrames(chain, lists, self._runs_in(old), evidence=evidence)
             for _, run in self._runs_in([prepared]):
                 for frame in frames_of(run):
-                    leaf = frame_leaf(frame)
-                    root.add([leaf])
+                    root.add([frame_leaf(frame)])
                     if not changes.is_unchanged(frame):
-                        leaves.append(leaf)
+                        leaves.append(chain.moved_leaf(frame.data))
                         entries.append(frame[:2])
             changes.finish()
             lists.finish()

@@ -88,7 +88,8 @@ class RewrittenFrames:
             return
         # An earlier compaction changed it, and kept its list.
         moved = chain.find(frame.first_offset, original.source.generation)
-        if moved is None or chain.leaf(moved) != frame_leaf(frame):
+        known = (frame_leaf(frame), chain.moved_leaf(frame.data))
+        if moved is None or chain.leaf(moved) not in known:
             raise EvidenceRefused(f"the frame at offset {frame.first_offset} is not what was appended there")
 
     def _listed_frame(self, original: _Original) -> ListedFrame:

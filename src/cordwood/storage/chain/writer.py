@@ -10,7 +10,8 @@ import msgspec
 
 from cordwood.disk import File, Files, join, parent, write_all, write_atomically, write_metadata
 from cordwood.errors import MetadataDamaged
-from cordwood.integrity import chained, merkle
+from cordwood.integrity import chained, merkle, record_leaf
+from cordwood.kernels import Buffer
 from cordwood.storage.chain.files import (
     CHAIN_FORMAT,
     COPY_LEAVES,
@@ -193,6 +194,10 @@ class ChainWriter:
         if self._kinds is None:
             self._kinds = LeafKinds(self._statements)
         return self._kinds.commits_to_parts(leaf)
+
+    def moved_leaf(self, frame: Buffer) -> bytes:
+        """Return the leaf of a frame that compaction wrote; like any other in a chain without a policy."""
+        return record_leaf.moved_leaf(frame) if self._has_policy else merkle.leaf_hash(frame)
 
     def rewritable(self) -> list[tuple[int, int]]:
         """Return the offsets [start, end) of frames that may be rewritten; see `rewritable_ranges`."""

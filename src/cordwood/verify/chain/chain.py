@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import NamedTuple
@@ -48,8 +48,10 @@ def check_chain(
             for name in ("leaves", "frames")
         )
         tree = stack.enter_context(contextlib.closing(TreeFile(files, join(chain.path, "tree"))))
-        _ChainCheck(chain, claims, (leaves, frames), tree, tally).run()
-    _check_statements(chain, state, claims, tally)
+        check = _ChainCheck(chain, claims, (leaves, frames), tree, tally)
+        check.run()
+        _check_statements(chain, state, claims, check.goes_on, tally)
+    _check_signed_kinds(chain, state, claims, tally)
 
 
 def _check_empty(chain: Chain, claims: Sequence[Claim], tally: Tally) -> None:
@@ -126,6 +128,8 @@ class _ChainCheck:
         # At the first leaf and after a gap, a frame may also hold earlier offsets.
         self._within = True
         self._moved_to = 0
+        #: The offset after each statement, by its number.
+        self.goes_on: dict[int, int] = {}
         # Without statements, the expected offsets of leaves are unknown.
         self._offsets_known = chain.statements is not None
         self._statements: Sequence[LeafStatement] = chain.statements or ()
@@ -254,14 +258,21 @@ class _ChainCheck:
             expected, what = f"leaf {said.leaf}, {leaf.hex()}", f"statement {number}, its leaf"
             self._tally.add("corruption", path, position, expected=expected, found=hash_.hex(), what=what)
         elif said.kind not in KINDS:
+            # Another kind of statement would come with a newer format of the head, which is refused.
             expected, found = ", ".join(sorted(KINDS)), ascii(said.kind[:40])
-            self._tally.add("invalid", path, None, expected=expected, found=found, what="kind of statement")
+            self._tally.add(
+                "corruption", path, None, expected=expected, found=found, what="kind of statement"
+            )
+        elif said.moved and said.kind != "compacted":
+            expected, found = "no moved leaves", f"{said.moved}"
+            self._tally.add("corruption", path, None, expected=expected, found=found, what="statement")
         first, end = entry
         fits, expected = self._goes_on(said, first)
         if first != end or not fits:
             self._disordered(said.leaf, expected, first, end)
+        self._within = said.kind == "gap" or (self._within and first == self._next_offset)
         self._next_offset = first
-        self._within = said.kind == "gap" or (self._within and not said.is_cut)
+        self.goes_on[number] = first
 
     def _goes_on(self, said: LeafStatement, offset: int) -> tuple[bool, str]:
         """Return whether leaves may continue at *offset* after a statement, and the expected offset."""
@@ -271,7 +282,8 @@ class _ChainCheck:
             fits = offset <= most and said.end == max(before, said.start)
             return fits, f"at most {most}, after leaves up to {said.end}"
         if said.kind == "gap":
-            return (said.start, said.end) == (before, offset), f"{said.end}, from {said.start} on"
+            fits = (said.start, said.end) == (before, offset) and said.start < said.end
+            return fits, f"{said.end}, from {said.start} on"
         return offset == before or said.kind not in KINDS, f"{before}"
 
     # --- derived values ---------------------------------------------------------------------------
@@ -322,11 +334,41 @@ def _load(windows: FileWindows, start: int, end: int, width: int) -> bytes:
 # --- statements ------------------------------------------------------------------------------------------
 
 
-def _check_statements(chain: Chain, state: PartitionBody, claims: Sequence[Claim], tally: Tally) -> None:
-    """Count removals and compactions, and report signed records that were truncated or lost."""
+def _check_signed_kinds(chain: Chain, state: PartitionBody, claims: Sequence[Claim], tally: Tally) -> None:
+    """Report a statement that calls leaves moved which a checkpoint signs for as something else.
+
+    A compaction adds its leaves and its statement together, so that no checkpoint ends between them.
+    """
+    path = join(chain.path, "statements")
+    for claim in claims:
+        size = claim.said.size
+        for said in chain.statements or ():
+            if said.first_leaf < size <= said.leaf:
+                expected = f"leaves up to {size} as {claim.path} signs for them"
+                found = f"a statement that leaves {said.first_leaf} up to {said.leaf} were moved"
+                tally.add("corruption", path, None, expected=expected, found=found, what="moved leaves")
+        if claim.said.record_format != state.record_format:
+            expected = f"{claim.said.record_format}, which {claim.path} signs for"
+            what = "record format"
+            tally.add(
+                "corruption", path, None, expected=expected, found=ascii(state.record_format), what=what
+            )
+
+
+def _check_statements(
+    chain: Chain,
+    state: PartitionBody,
+    claims: Sequence[Claim],
+    goes_on: Mapping[int, int],
+    tally: Tally,
+) -> None:
+    """Count removals and compactions, and report signed records that were truncated or lost.
+
+    *goes_on* has the offset at which leaves continue after each statement.
+    """
     path, position = join(chain.path, "statements"), 0
     cuts = _Cuts(path, claims, tally)
-    for said, line in zip(chain.statements or (), chain.lines, strict=False):
+    for number, (said, line) in enumerate(zip(chain.statements or (), chain.lines, strict=False)):
         tally.removed += said.kind == "removed"
         tally.compacted += said.kind == "compacted"
         if said.kind == "lost":
@@ -334,7 +376,9 @@ def _check_statements(chain: Chain, state: PartitionBody, claims: Sequence[Claim
             found, what = f"its end at {said.start} on {_when(said.noted_ms)}", "records lost"
             tally.add("corruption", path, position, expected=expected, found=found, what=what)
         elif said.kind == "truncated":
-            cuts.report(said.leaf, position, said.start, f" on {_when(said.noted_ms)}")
+            # Frames from the offset at which leaves continue on have other leaves than before.
+            start = min(said.start, goes_on.get(number, said.start))
+            cuts.report(said.leaf, position, start, f" on {_when(said.noted_ms)}")
         position += len(line) + 1
     _note_removal(chain, state, tally)
     cut = pending_cut(chain.head, state)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from cordwood.disk import ReadableFile, ReadableFiles, join
 from cordwood.kernels import INT64_MAX, ITEM_SIZE
 from cordwood.verify.chain.leaves import ENTRY, SHARED, Ranges, SegmentLeaves
-from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, leaf_of
+from cordwood.verify.chain.listed import FrameContent, ListFiles, content_of, leaf_of, moved_leaf
 from cordwood.verify.chain.tree import HASH_BYTES, PassingTree
 from cordwood.verify.report import Tally, UnlistedFrames
 
@@ -138,13 +138,11 @@ class FrameCompare:
             leaf, moved = self._leaves_of(position, first, end)
         if self._tree is not None:
             self._tree.add((hash_,))
-        if leaf is None and moved is None:
+        if leaf is None and (moved is None or self._claim.record_format == SHARED):
             return self._take_unknown(position, first, end)
         self._tally.frames_compared += 1
-        if moved is not None and moved.hash != hash_:
-            self._differs(position, first, moved, hash_)
-        elif moved is not None:
-            self._check_rewritten(position, leaf, load)
+        if moved is not None and self._claim.record_format != SHARED:
+            self._check_moved(position, moved, leaf, hash_, load)
         elif leaf is not None and self._claim.commits_to_parts(leaf.number):
             found = leaf_of(self._claim.record_format, load(), first, self._claim.salt)
             if found != leaf.hash:
@@ -177,9 +175,21 @@ class FrameCompare:
 
     # --- rewritten frames ---------------------------------------------------------------------------
 
-    def _check_rewritten(self, position: int, leaf: Leaf | None, load: LoadFrame) -> None:
+    def _check_moved(
+        self, position: int, moved: Leaf, leaf: Leaf | None, hash_: bytes, load: LoadFrame
+    ) -> None:
+        """Check a frame that compaction wrote: it has the leaf *moved*, and *leaf* as first appended."""
+        found = hash_ if moved.number < self._claim.marked_from else moved_leaf(load())
+        if moved.hash != found:
+            self._differs(position, moved.first_offset, moved, found)
+        elif leaf is not None:
+            self._check_rewritten(position, leaf, load)
+        elif self._take_unknown(position, moved.first_offset, moved.next_offset):
+            return
+
+    def _check_rewritten(self, position: int, leaf: Leaf, load: LoadFrame) -> None:
         """Check that a frame that compaction wrote has only records of the frame that was first appended."""
-        if leaf is None or leaf.next_offset <= self._claim.readable_from:
+        if leaf.next_offset <= self._claim.readable_from:
             # Below the log start, where nothing can be read, lists are not kept.
             return
         listed = self._find_list(leaf, position, "it was rewritten")
@@ -217,6 +227,11 @@ class FrameCompare:
             self._break(position, f"a list of its records, because {why}", "none", what)
             return None
         listed = self._lists.read(place)
+        fields = listed.fields
+        if (fields.base_offset, fields.base_offset + fields.last_delta + 1) != leaf[:2]:
+            expected = f"offsets {leaf.first_offset} up to {leaf.next_offset}, which leaf {leaf.number} has"
+            self._break(position, expected, f"others by byte {place.position} of {place.path}", what)
+            return None
         if listed.leaf() != leaf.hash:
             expected = f"leaf {leaf.number}, {leaf.hash.hex()}"
             found = f"{listed.leaf().hex()} by byte {place.position} of {place.path}"

@@ -143,7 +143,8 @@ class SegmentLeaves:
     number of frames that a compaction left here and the root over their leaves. ``by_records`` are the ranges
     of leaves that commit to records, with the hashes of keys under ``salt``; ``lists`` are the numbers of the
     files with lists of records that compaction dropped here; those of the offsets in ``expired`` were removed
-    by a statement. ``stated_at`` is the leaf of the compaction's statement, or beyond all leaves without one.
+    by a statement. Leaves of rewritten frames from ``marked_from`` on are marked as such. ``stated_at`` is
+    the leaf of the compaction's statement, or beyond all leaves without one.
     """
 
     chain: str
@@ -161,6 +162,7 @@ class SegmentLeaves:
     lists: tuple[int, ...] = ()
     expired: Ranges = ()
     stated_at: int = INT64_MAX
+    marked_from: int = INT64_MAX
 
     def commits_to_parts(self, leaf: int) -> bool:
         """Return whether *leaf* commits to the records of its frame."""
@@ -279,6 +281,8 @@ class LeafPlanner:
         self.followed = chain.head.next_offset
         self._log_start = state.log_start_offset
         self._record_format = state.record_format
+        policies = (each.leaf for each in chain.statements or () if each.kind == "policy")
+        self._marked_from = min(policies, default=INT64_MAX)
         self._by_records = record_leaves(chain)
         pending = pending_cut(chain.head, state)
         if pending is not None:
@@ -347,6 +351,7 @@ class LeafPlanner:
                 each.first_leaf for each in self._chain.lists if each.start < end and each.end > base
             ),
             expired=tuple(each for each in self._chain.expired_ranges if each[0] < end and each[1] > base),
+            marked_from=self._marked_from,
             stated_at=self._stated_at.get((base, next_offset, generation), INT64_MAX),
         )
 
@@ -355,12 +360,17 @@ class LeafPlanner:
         return any(span.start <= leaf < span.end and next_offset <= span.ceiling for span in self._main)
 
     def _within(self, span: LeafSpan, base: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the leaves of *span* whose frames lie in [base, end) and are not void, if there are any."""
-        leaves, limit = range(span.start, span.end), min(end, span.ceiling)
-        start = span.start + bisect_left(leaves, base, key=lambda leaf: self._entry(leaf)[0])
-        stop = span.start + bisect_right(leaves, limit, key=lambda leaf: self._entry(leaf)[1])
+        """Yield the leaves of *span* whose frames overlap [base, end) and are not void, if there are any.
+
+        No frame reaches into another segment. A leaf that does is of no frame here, and will be missed.
+        """
+        leaves = range(span.start, span.end)
+        start = bisect_right(leaves, base, key=lambda leaf: self._entry(leaf)[1])
+        before_end = bisect_left(leaves, end, key=lambda leaf: self._entry(leaf)[0])
+        not_void = bisect_right(leaves, span.ceiling, key=lambda leaf: self._entry(leaf)[1])
+        stop = min(before_end, not_void)
         if start < stop:
-            yield start, stop
+            yield span.start + start, span.start + stop
 
     def _goes_on_at(self, cut: int) -> int:
         """Return where leaves will continue after a truncation that has no statement yet.

@@ -144,6 +144,11 @@ def leaf_of(record_format: str, data: Bytes, offset: int, salt: bytes) -> bytes:
     return content_of(record_format, data, offset, salt).leaf()
 
 
+def moved_leaf(data: Bytes) -> bytes:
+    """Return the leaf of a frame that compaction wrote, in a chain with statements about policies."""
+    return sha256(b"\0\xfdCWM1" + bytes(data)).digest()
+
+
 def envelope_leaf(envelope: bytes, batch_hash: bytes) -> bytes:
     """Return the leaf of a frame of the shared log, which commits to its envelope and its batch."""
     return sha256(b"\0\xfeCWE1" + envelope + batch_hash).digest()
