@@ -96,7 +96,7 @@ def _check_lists(chain: Chain, lists: ListFiles, leaves: LeafFiles, tally: Tally
 
 
 class _EndedKey(NamedTuple):
-    """The place of the last record of a key, which is missing: a tombstone, or one before truncated records."""
+    """The place of the last record of a key, which is missing: a tombstone, or followed by truncated ones."""
 
     order: int
     by_tombstone: bool
