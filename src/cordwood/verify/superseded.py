@@ -180,7 +180,7 @@ class _DroppedCheck:
                 item = item_at(content.items, fields.base_offset, number)
                 if item.has_key and (item.is_tombstone or was_superseded):
                     order = (place.leaf << _NUMBER_BITS) + number
-                    ended[item.key] = _EndedKey(order, item.is_tombstone)
+                    ended[item.key] = _EndedKey(order, item.is_tombstone and not was_superseded)
                 else:
                     self._report_missing(place, item)
         return ended

@@ -101,8 +101,18 @@ def _find_kept(spark: SparkSession, path: str, work: Sequence[GroupWork], kept: 
     reader = reader.option("endingOffsets", json.dumps({topic: ends}))
     with as_one_sentence():
         records = reader.schema("key binary, partition int, offset long").load()
-        keyed = records.where("key IS NOT NULL").groupBy("partition", "key")
+        keyed = records.where("key IS NOT NULL").where(_rewritable(work)).groupBy("partition", "key")
         keyed.agg(F.max("offset").alias("offset")).select("partition", "offset").write.parquet(kept)
+
+
+def _rewritable(work: Sequence[GroupWork]) -> str:
+    """Return the condition for records that may supersede others: those of frames that may be rewritten."""
+    ranges = {each.state.partition: each.rewritable for each in work}
+    parts = []
+    for partition, found in ranges.items():
+        within = "true" if found is None else " OR ".join(f"offset >= {a} AND offset < {b}" for a, b in found)
+        parts.append(f"partition = {partition} AND ({within or 'false'})")
+    return " OR ".join(f"({part})" for part in parts)
 
 
 class KeptOffsets:

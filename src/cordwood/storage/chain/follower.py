@@ -224,6 +224,9 @@ class Follower:
             return None
         table, number = runs[0].table, runs[0].first
         first, end = table.base_offset(number), table.next_offset(number)
+        if first > offset:
+            # Another truncation removed the frame, or compaction did.
+            return None
         leaf = self._chain.find(offset)
         if table.record_count(number) == end - first or (leaf is not None and self._chain.has_list(leaf)):
             return None

@@ -210,11 +210,13 @@ class _CompactionPass:
                 assert columns.key is not None
                 assert columns.offset is not None
                 offsets = numbers_in(columns.offset)
-                # Compacted records need no place in the map: they supersede nothing.
-                start = bisect_left(offsets, plan.dirty_from)
-                noted = keys.note(columns.key, columns.offset, columns.rows, start)
-                if noted < columns.rows:
-                    return keys, offsets[noted]
+                # Compacted records need no place in the map: they supersede nothing. Records of frames that
+                # must stay whole supersede nothing either: after a truncation, nothing would show them.
+                for first, after in self._work.movable(max(info.base, plan.dirty_from), info.next_offset):
+                    start, stop = bisect_left(offsets, first), bisect_left(offsets, after)
+                    noted = keys.note(columns.key, columns.offset, stop, start)
+                    if noted < stop:
+                        return keys, offsets[noted]
         return keys, plan.end
 
     def _rewrite(self, work: RewriteInput, old: tuple[Segment, ...], keys: KeyMap) -> Rewritten:

@@ -92,6 +92,12 @@ class RewriteInput:
             self.pace(found.table.end)
             yield found
 
+    def movable(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the offsets in [start, end) whose frames may be rewritten."""
+        for first, after in self.rewritable if self.rewritable is not None else ((start, end),):
+            if max(first, start) < min(after, end):
+                yield max(first, start), min(after, end)
+
     def pinned(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the offsets in [start, end) whose frames stay as they are."""
         for first, after in self.rewritable if self.rewritable is not None else ((start, end),):

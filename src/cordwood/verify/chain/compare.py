@@ -255,7 +255,8 @@ class FrameCompare:
         claim = self._claim
         if first >= claim.followed or end <= claim.begun:
             return False
-        if any(start <= first and end <= stop for start, stop in claim.gaps):
+        # A frame may begin before the chain and end in a gap.
+        if any(start <= max(first, claim.begun) and end <= stop for start, stop in claim.gaps):
             self._unproven += end > claim.readable_from
             return False
         expected = f"a leaf of a frame with offsets {first} up to {end}"
