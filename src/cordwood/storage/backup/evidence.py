@@ -75,13 +75,18 @@ class ChainCopy(msgspec.Struct, frozen=True):
         for name, size in sizes.items():
             if files.exists(join(source, name)):
                 _copy(files, join(source, name), join(target, name), size)
-        listed = self._copy_lists(files, source, target)
+        committed = read_head(files, directory)
+        listed = self._copy_lists(files, source, target, 0 if committed is None else committed.size)
         files.sync_directory(target)
         write_metadata(files, join(target, "head"), self.head)
         return sum(sizes.values()) + listed
 
-    def _copy_lists(self, files: Files, source: str, target: str) -> int:
-        """Copy the salt and the lists of records; return their bytes. Lists never change once written."""
+    def _copy_lists(self, files: Files, source: str, target: str, committed: int) -> int:
+        """Copy the salt and the lists of records; return their bytes.
+
+        Lists never change, so those of the first *committed* leaves, which the head of *target* covers, are
+        there. Others may be what a crash left of a copy.
+        """
         salt = join(source, "salt")
         if files.exists(salt):
             write_atomically(files, join(target, "salt"), read_file(files, salt))
@@ -95,8 +100,11 @@ class ChainCopy(msgspec.Struct, frozen=True):
             copied += size
             for gained in files.make_directories(parent(made)):
                 files.sync_directory(gained)
-            if not files.exists(made) or _size(files, made) != size:
-                _copy(files, taken, made, size)
+            if number < committed and files.exists(made):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(made)
+            _copy(files, taken, made, size)
         if wanted:
             files.sync_directory(parent(list_path(target, 0)))
         return copied
