@@ -186,7 +186,7 @@ def main() -> int:
     try:
         with open(sys.argv[1], "rb") as document:
             print(verify(document.read(), key))
-    except (Refused, InvalidSignature, ValueError, TypeError, KeyError, struct.error) as error:
+    except (Refused, InvalidSignature, ValueError, TypeError, KeyError, AttributeError, struct.error) as error:
         print(f"not proven: {error or type(error).__name__}", file=sys.stderr)
         return 4
     return 0

@@ -402,7 +402,7 @@ class _Cuts:
 
     The owner of a directory may truncate below the checkpoints stored in it, and the chain states that: a
     note. A checkpoint given by the caller is there to show that its records are still in the log, so a
-    truncation below it is corruption, whoever did it.
+    truncation below it is corruption, no matter who did it.
     """
 
     def __init__(self, path: str, claims: Sequence[Claim], tally: Tally) -> None:
