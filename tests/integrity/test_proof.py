@@ -203,6 +203,13 @@ def test_one_frame_of_a_hundred_million_is_proven_by_two_kilobytes_beside_it() -
     assert merkle.verify_inclusion(hash_at(0, index), index, size, found.path, said.root)
 
 
+def test_the_example_refuses_a_checkpoint_that_is_no_text() -> None:
+    names = INDEPENDENT.FIELDS | INDEPENDENT.MORE_FIELDS["cordwood-proof/1"]
+    document = json.dumps({**dict.fromkeys(names, 5), "format": "cordwood-proof/1", "key": "k"})
+    with pytest.raises(INDEPENDENT.Refused, match="no text"):
+        INDEPENDENT.verify(document.encode(), "k")
+
+
 def test_the_example_imports_nothing_of_cordwood_and_is_about_150_lines() -> None:
     lines = EXAMPLE.read_text().splitlines()
     imports = [line for line in lines if line.startswith(("import ", "from "))]
