@@ -142,6 +142,21 @@ def test_a_record_that_compaction_moved_is_proven_by_what_it_said(tmp_path: Path
         assert subprocess.run([sys.executable, EXAMPLE, proof, key], check=False).returncode == 0
 
 
+def test_a_checkpoint_that_is_not_there_or_of_another_topic_is_refused(
+    tmp_path: Path,
+) -> None:
+    data, note = tmp_path / "data", tmp_path / "other.note"
+    with cordwood.open(data) as log:
+        for name in ("orders", "other"):
+            log.topic(name).append(b"1")
+    said("checkpoint", "create", "-t", "orders", "--data", data)
+    said("checkpoint", "create", "-t", "other", "--to", note, "--data", data)
+    sentence = refused("prove", "-t", "orders", 0, "--checkpoint", note, "--data", data, code=4)
+    assert "/other/0, not of orders/0" in sentence
+    missing = ("prove", "-t", "orders", 0, "--checkpoint", tmp_path / "none", "--data", data)
+    assert "does not exist" in refused(*missing, code=2)
+
+
 @pytest.mark.parametrize("format_", ["rustlog", "kimberlite", "laminarmq", "frame"])
 def test_records_of_every_format_are_proven_and_the_format_is_signed_for(
     format_: str, tmp_path: Path

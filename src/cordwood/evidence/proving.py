@@ -48,6 +48,8 @@ def prove(
     with opened(path, files) as place:
         directory, files = place
         found = _located(directory, topic, partition, offset)
+        if checkpoint is not None:
+            _check_is_of(checkpoint, found)
         path_ = place.partition_path(found.topic, found.partition)
         with kept_chain(files, path_) as chain:
             kept = kept_checkpoints(files, directory.path, found.topic_id, found.partition)
@@ -112,6 +114,17 @@ def _record_proof(chain: KeptChain, found: _LocatedFrame, leaf: int, note: str, 
         checkpoint=note,
         key=key,
     )
+
+
+def _check_is_of(note: str, found: _LocatedFrame) -> None:
+    """Refuse a checkpoint of another partition than the one whose chain has the leaf.
+
+    Raises:
+        EvidenceRefused: If it is of another one, or not a checkpoint.
+    """
+    origin, place = unverified(note).origin, f"{found.topic}/{found.partition}"
+    if not origin.endswith(f"/{place}"):
+        raise EvidenceRefused(f"the checkpoint is of {origin[:99]}, not of {place}")
 
 
 class _FrameList(NamedTuple):

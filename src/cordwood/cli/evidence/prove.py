@@ -16,7 +16,12 @@ from cordwood.wording import bytes_text
 @click.option(
     "-p", "--partition", type=click.IntRange(0), default=0, show_default=True, help="The partition."
 )
-@click.option("--checkpoint", metavar="FILE", help="Prove it under this checkpoint, not the newest one.")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Prove it under this checkpoint, not the newest one.",
+)
 @click.option("--to", metavar="FILE", help="Write the proof to this file instead of printing it.")
 @data_option
 def prove(
