@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 KERNELS := $(wildcard src/cordwood/kernels/*.pyx src/cordwood/kernels/*.pxd src/cordwood/kernels/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench interop lock clean
+.PHONY: help setup demo test check bench interop docs results lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -46,6 +46,13 @@ bench: $(READY) ## ratios against each peer in one run; BENCH=name runs one
 
 interop: $(READY) ## clients and tools that need more than PyPI; each absent one is skipped by name
 	@$(BIN)/python -m pytest -q -m interop
+
+docs: $(READY) ## build the site into build/site; a broken link fails it
+	@$(BIN)/python -m sphinx -q -W --keep-going -j auto -c docs -d build/site-cache -b html . build/site
+	@echo "build/site/index.html"
+
+results: $(READY) ## run the sweeps and write what they counted into docs/results.md
+	@$(BIN)/python tests/results.py
 
 lock: ## resolve requirements.lock anew (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -158,7 +158,12 @@ def in_turn(
 
 def cpu_seconds(server: ServerProcess) -> float:
     """Return the processor time that the server has used."""
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return process_cpu_seconds(server.process.pid)
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 

@@ -111,6 +111,14 @@ def record_leaf(proof: dict[str, Any], form: str) -> bytes:
     return hashlib.sha256(b"\0\xfeCWR1" + fields + root).digest()
 
 
+def ending(attributes: int, said: str | None) -> str:
+    """Return that a frame is of a transaction, and how this ended as far as the proof says it."""
+    require(said is None or bool(attributes & 0x10), "the proof speaks of a transaction, but there is none")
+    if said is not None:
+        return f", of an {said} transaction,"
+    return ", of a transaction whose end the proof does not have," if attributes & 0x10 else ""
+
+
 def opened(frame: bytes) -> tuple[str, bytes]:
     """Return whose a frame of the shared log is, and the record batch in its envelope of 80 bytes."""
     magic, size, version, kind = struct.unpack_from("<4sIBB", frame, 4)
@@ -130,7 +138,9 @@ def verify(document: bytes, key: str) -> str:
     proof = json.loads(document)
     require(isinstance(proof, dict), "not a proof")
     require(proof.get("format") in MORE_FIELDS, "a proof of another form")
-    require(set(proof) == FIELDS | MORE_FIELDS[proof["format"]], "not a proof")
+    said = proof.get("transaction")
+    require("transaction" not in proof or said in ("aborted", "open"), "not a proof")
+    require(set(proof) - {"transaction"} == FIELDS | MORE_FIELDS[proof["format"]], "not a proof")
     require(proof["key"] == key, "the proof names another key")
     require(isinstance(proof["checkpoint"], str), "the checkpoint is no text")
     lines = signed_text(proof["checkpoint"], key).split("\n")
@@ -149,14 +159,16 @@ def verify(document: bytes, key: str) -> str:
     roots = [root_of(leaf, proof["leaf"], size, path) for leaf in leaves]
     require(root in roots, "the path does not lead to the signed root")
     if "frame" not in proof:
+        whose = ending(struct.unpack_from(">h", decoded(proof["fields"]), 17)[0], said)
         return (
-            f"{origin}: proven: offset {proof['offset']} is in leaf {proof['leaf']} of {size:,}: "
+            f"{origin}: proven: offset {proof['offset']}{whose} is in leaf {proof['leaf']} of {size:,}: "
             f"timestamp {proof['timestamp']}, key {proof['record_key']}, value {proof['value']} (in base64)"
         )
     whose = ""
     if formats == ["shared"]:
         whose, frame = opened(frame)
     elif formats:
+        ending(0, said)
         # Its own documentation says how to read such a frame; that it is in the log is proven.
         return (
             f"{origin}: proven: leaf {proof['leaf']} of {size:,} is this frame of {len(frame):,} bytes, "
@@ -168,6 +180,7 @@ def verify(document: bytes, key: str) -> str:
     require(len(frame) == 12 + length, "the frame is not one whole record batch")
     require((proof["first_offset"], proof["next_offset"]) == (first, end), "the frame has other offsets")
     require(first <= proof["offset"] < end, "the frame does not hold the offset")
+    whose += ending(struct.unpack_from(">h", frame, 21)[0], said)
     timestamps = struct.unpack_from(">qq", frame, 27)
     return (
         f"{origin}: proven: offset {proof['offset']}{whose} is in leaf {proof['leaf']} of {size:,}: "

@@ -4,15 +4,11 @@ may have checked nothing."""
 from __future__ import annotations
 
 import os
-import warnings
 from typing import Any
 
 import pytest
 from hypothesis import settings
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", UserWarning)
-    from cordwood import kernels
+from support import seeds
 
 pytest_plugins = ["support.timeouts", "support.leftovers"]
 
@@ -22,6 +18,7 @@ settings.load_profile("any machine")
 
 #: Tests whose output is worth reading when they pass.
 COUNTING = (
+    "tests/aio/",
     "tests/broker/",
     "tests/crash/",
     "tests/formats/test_records_as_frames.py",
@@ -44,7 +41,10 @@ SHARING_SPARK = (
     *(
         f"tests/spark/test_{name}.py::"
         for name in (
+            "client_secrets",
             "formats_in_spark",
+            "progress",
+            "secured_spark",
             "session",
             "shared_topics",
             "sink",
@@ -52,9 +52,13 @@ SHARING_SPARK = (
             "source_by_address",
             "source_chain",
             "stream_source",
+            "transactions_in_spark",
         )
     ),
 )
+
+#: Its tests parse every module once.
+READING_SOURCE = "tests/test_architecture.py"
 
 #: The longest tests begin first, after what shares a Spark, so that nobody waits for one alone at the end.
 LONGEST = (
@@ -80,11 +84,21 @@ os.environ.setdefault(
     "-Dspark.executor.heartbeatInterval=60s",
 )
 
-if not kernels.COMPILED:
-    # Where no compiler was there every command says so; what else it says is what tests look at.
-    os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
-
 _counted: dict[str, str] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give Hypothesis the seed of this run, before its plugin looks for one."""
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(seeds.seed_or(seeds.USUAL))
+
+
+def pytest_report_header() -> str:
+    """Name the seed that runs the same random tests again."""
+    if seeds.GIVEN is None:
+        return f"seeds: the usual ones ({seeds.VARIABLE}=N, or random, gives others)"
+    return f"seeds: {seeds.VARIABLE}={seeds.GIVEN}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,10 +117,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        """What shares a Spark is one piece of work, the largest, and each other test is one of its own."""
+        """What shares a Spark is one piece of work, the largest, as is what reads all of the source. Each
+        other test is one of its own."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(SHARING_SPARK) else nodeid
+            if nodeid.startswith(SHARING_SPARK):
+                return "spark"
+            return READING_SOURCE if nodeid.startswith(READING_SOURCE) else nodeid
 
     return Scheduling(config, log)
 

@@ -109,6 +109,30 @@ def test_a_directory_of_an_earlier_version_takes_appends_behind_what_it_had(
     assert run("verify", "--data", data).exit_code == 0
 
 
+def test_segments_of_an_earlier_version_keep_their_time_index_and_later_ones_have_a_sparse_one(
+    tmp_path: Path,
+) -> None:
+    """Old and new segments stand side by side; each index that is deleted comes back as it was."""
+    data = unpacked("0.1.0/formats", tmp_path) / "data"
+    with cordwood.open(data) as log:
+        for name in log.topics:
+            topic = log.topic(name)
+            for number in range(30):
+                topic.append_many([(None, b"%d" % number)] * 3, partition=0)
+                if number in (10, 20):
+                    log.data_directory.partitions.own(name, 0).roll()
+    indexes = sorted(data.rglob("*.timeidx"))
+    before = {path: path.read_bytes() for path in indexes}
+    states = [json.loads(path.read_text())["body"] for path in data.rglob("partition.json")]
+    kept = [{each.get("time_index_sparse", False) for each in state["sealed"]} for state in states]
+    assert {False, True} in kept
+    assert run("verify", "--data", data).exit_code == 0
+    for path in indexes:
+        path.unlink()
+    assert run("reindex", "--data", data).exit_code == 0
+    assert {path: path.read_bytes() for path in sorted(data.rglob("*.timeidx"))} == before
+
+
 @pytest.mark.parametrize("name", KILLED)
 def test_what_a_killed_writer_promised_is_there_and_opening_again_changes_nothing(
     name: str, tmp_path: Path

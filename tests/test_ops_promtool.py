@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+from interop.apache_kafka import free_ports
 from interop.toolbox import fetch, kept, program
 from support.alarms import CAUSES, NOT_CAUSED
+from support.authority import Authority
+from support.patience import until
 from support.scraping import Scrape, get
 from test_ops_alerts import EXPRESSIONS, OPS
 
@@ -55,6 +61,61 @@ def test_promtool_takes_a_scrape(promtool: str) -> None:
         status, text = get(broker.metrics_url or "")
     assert status == 200
     assert run(promtool, "check", "metrics", given=text) == ""
+
+
+def secured_example() -> dict[str, Any]:
+    """Return the configuration of Prometheus that docs/metrics.md has for TLS and a token."""
+    page = (OPS.parent / "docs/metrics.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    found: dict[str, Any] = yaml.safe_load(block)
+    return found
+
+
+@contextmanager
+def prometheus(program: Path, file: Path) -> Iterator[str]:
+    """Run Prometheus with a configuration *file*; yield the address of its API."""
+    (port,) = free_ports(1)
+    options = (f"--config.file={file}", f"--storage.tsdb.path={file.parent / 'series'}")
+    with subprocess.Popen(
+        [program, *options, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            yield f"http://127.0.0.1:{port}/api/v1"
+        finally:
+            process.terminate()
+
+
+def targets(api: str) -> list[tuple[str, str]]:
+    """Return health and last error of each target; none before Prometheus has answered."""
+    try:
+        found = json.loads(get(f"{api}/targets")[1])["data"]["activeTargets"]
+    except (OSError, ValueError):
+        return []
+    return [(each["health"], each["lastError"]) for each in found]
+
+
+def test_prometheus_scrapes_over_tls_with_the_token_as_the_page_says(promtool: str, tmp_path: Path) -> None:
+    page = (OPS.parent / "docs/metrics.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    example = yaml.safe_load(block)
+    authority, token = Authority(tmp_path), tmp_path / "metrics.token"
+    token.write_text("c2VjcmV0LXRva2Vu\n")
+    shutil.copy(RULES, tmp_path)
+    config = {
+        "cordwood.metrics.listen": "https://localhost:0",
+        "cordwood.metrics.token.file": str(token),
+        "listener.name.metrics.ssl.keystore.location": str(authority.issue("metrics").both),
+    }
+    with cordwood.Broker(config=config) as broker:
+        (job,) = example["scrape_configs"]
+        job["static_configs"] = [{"targets": [str(broker.metrics_url).split("/")[2]]}]
+        # Often, so that the test need not wait for the first scrape.
+        job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+        file = tmp_path / "prometheus.yml"
+        file.write_text(yaml.safe_dump(example))
+        assert "SUCCESS" in run(promtool, "check", "config", str(file))
+        with prometheus(Path(promtool).with_name("prometheus"), file) as api:
+            until(lambda: targets(api) == [("up", "")], "Prometheus scrapes with the token")
 
 
 def series(before: Scrape, after: Scrape, expression: str) -> Iterator[dict[str, str]]:

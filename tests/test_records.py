@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +35,10 @@ def test_a_record_cannot_be_changed() -> None:
 def test_everything_public_is_there_and_documented() -> None:
     for name in cordwood.__all__:
         assert getattr(cordwood, name).__doc__ or name == "Header"
+
+
+def test_a_prompt_completes_every_public_name_and_no_other() -> None:
+    """``dir(cordwood)`` has names that were not used, and so not imported, yet."""
+    assert dir(cordwood) == sorted(cordwood.__all__)
+    assert {"open", "Log", "Topic", "Scan", "Broker", "aio", "errors", "__version__"} <= set(dir(cordwood))
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", cordwood.__version__)

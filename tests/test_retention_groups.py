@@ -10,7 +10,8 @@ import pytest
 from support.commands import run, said
 
 import cordwood
-from cordwood.broker.groups.coordinator import Coordinator, GroupLimits
+from cordwood.broker.groups.coordinator import Coordinator
+from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.broker.groups.offsets_topic import Committed, OffsetKey, offset_key
 from cordwood.disk.files import Files, write_all

@@ -65,8 +65,8 @@ def test_every_declared_metric_and_span_is_listed_once() -> None:
     constants = vars(telemetry).values()
     assert {id(m) for m in constants if isinstance(m, Counter | Gauge | Histogram)} == {id(m) for m in ALL}
     assert {id(s) for s in constants if isinstance(s, Span)} == {id(s) for s in SPANS}
-    assert len({m.name for m in ALL}) == len(ALL) == 60
-    assert len(METRICS) == 30
+    assert len({m.name for m in ALL}) == len(ALL) == 73
+    assert len(METRICS) == 37
     assert len({s.name for s in SPANS}) == len(SPANS) == 2
 
 

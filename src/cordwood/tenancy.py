@@ -8,8 +8,12 @@ but cannot begin with NUL; internal ids of all orgs except 0 begin with it.
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from cordwood.wording import nearest
 
 #: The org of listeners without one.
 DEFAULT_ORG = 0
@@ -56,6 +60,25 @@ def split(qualified: str) -> Owned:
     if org == DEFAULT_ORG:
         raise ValueError(f"org 0 is not written: {qualified!r}")
     return Owned(name, org)
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """Return the topic of *known* that was probably meant by *name*: one of the same org and not internal.
+
+    All of them are internal names. A topic of another org is never returned.
+    """
+    try:
+        asked = split(name)
+    except ValueError:
+        return None
+    found = {}
+    for each in known:
+        # A damaged catalogue may have names of no org.
+        with contextlib.suppress(ValueError):
+            owned = split(each)
+            if owned.org == asked.org and not owned.name.startswith("__"):
+                found[owned.name] = each
+    return found.get(nearest(asked.name, found.keys()) or "")
 
 
 def qualify_id(client_id: str, org: int) -> str:

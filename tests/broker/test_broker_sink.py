@@ -110,7 +110,7 @@ def test_a_batch_is_published_once_and_none_below_it(node: Node, again: int) -> 
 
 def test_a_query_that_has_no_second_try_is_forgotten(node: Node) -> None:
     obey(node, command(0, stage(node, "t1", b"a"), remember=False))
-    assert node.directory.files.list("/data/meta/sink") == []
+    assert node.directory.publisher.promised(QUERY) == -1
     assert output(node) == [[b"a"], []]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from support.seeds import seeds_from
 
 from cordwood.broker.fetch_sessions import (
     EVICTABLE_AFTER_MS,
@@ -251,7 +252,7 @@ class Consumer:
         self.offsets[key] += sum(map(len, got.frames))
 
 
-@pytest.mark.parametrize("seed", range(20_260_301, 20_260_321))
+@pytest.mark.parametrize("seed", seeds_from(20_260_301, 20))
 def test_whoever_is_told_only_news_knows_all_that_a_full_answer_would_tell(seed: int, clock: Clock) -> None:
     """Partitions grow, lose their beginning, break and heal, come and go; nothing is told without need."""
     rng = random.Random(seed)

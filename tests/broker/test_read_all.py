@@ -14,7 +14,7 @@ from cordwood.broker.node import Node
 from cordwood.disk.files import join
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CorruptRange, LogFailed, OffsetOutOfRange, UnknownTopic
-from cordwood.storage.log import Partition
+from cordwood.storage.log import ServedPartition
 from cordwood.storage.log.reading import Fetched
 
 BATCHES = 4
@@ -137,9 +137,11 @@ class Scripted:
     asked: list[tuple[int, int]] = field(default_factory=list)
     log_start_offset: int = 0
     high_watermark: int = 10
+    last_stable_offset: int = 10
+    standing: tuple[int, int, int] = (10, 0, 10)
     leader_epoch: int = 0
 
-    def read(self, offset: int, max_bytes: int) -> Fetched:
+    def read(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         self.asked.append((offset, max_bytes))
         if self.error is not None:
             raise self.error
@@ -149,11 +151,13 @@ class Scripted:
 def test_a_failed_log_says_where_it_stood_and_the_next_is_read(node: Node) -> None:
     failed = Scripted(error=LogFailed("sync failed"))
 
-    def find(topic: str, partition: int) -> Partition:
-        return cast("Partition", failed) if partition == 9 else node.directory.readable(topic, partition)
+    def find(topic: str, partition: int) -> ServedPartition:
+        return (
+            cast("ServedPartition", failed) if partition == 9 else node.directory.readable(topic, partition)
+        )
 
     result = read_all(find, [wish(9, 3), wish(0)], EVERYTHING)
-    assert result.each[0] == Got((), 10, 0, failed.error)
+    assert result.each[0] == Got((), 10, 0, failed.error, 10)
     assert counts(result) == [0, 4]
 
 
@@ -161,9 +165,13 @@ def test_a_partition_at_its_end_or_without_room_is_not_read_at_all(node: Node) -
     """Most partitions of a long poll are at their end, and asking the disk about them would be most of it."""
     untouched = Scripted()
 
-    def find(topic: str, partition: int) -> Partition:
-        return cast("Partition", untouched) if partition == 9 else node.directory.readable(topic, partition)
+    def find(topic: str, partition: int) -> ServedPartition:
+        return (
+            cast("ServedPartition", untouched)
+            if partition == 9
+            else node.directory.readable(topic, partition)
+        )
 
     at_its_end, no_room = read_all(find, [wish(9, 10), wish(0), wish(9, 3)], 1).each[::2]
-    assert at_its_end == no_room == Got((), 10, 0)
+    assert at_its_end == no_room == Got((), 10, 0, None, 10)
     assert untouched.asked == []

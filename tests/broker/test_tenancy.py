@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from broker.nodes import DATA, batch_of, node_on, values_of
+from support.seeds import seed_or
 
 from cordwood import tenancy
 from cordwood.broker.node import Node
@@ -30,7 +31,7 @@ ORGS = (0, 1, 7, 10, 2**63, 2**64 - 1)
 
 
 def test_names_and_ids_come_back_from_what_they_are_called_inside() -> None:
-    seed = random.randrange(1 << 32)
+    seed = seed_or(20_261_003)
     rng = random.Random(seed)
     print(f"seed {seed}")
     shown: dict[str, tuple[str, int]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -74,5 +75,66 @@ def test_progress_is_shown_on_a_terminal_only(data: Path, tmp_path: Path) -> Non
     assert "producing" in shown
     assert "1,000 records appended to orders" in shown
     assert "verifying" in on_terminal("verify", data, both=False)
+    assert "backing up" in on_terminal("backup", tmp_path / "saved", "--data", data, both=False)
+    assert "restoring" in on_terminal("restore", tmp_path / "saved", "--data", tmp_path / "again", both=False)
+    assert "reindexing" in on_terminal("reindex", "--data", data, both=False)
+    where = ["-t", "orders", "--data", data]
+    assert "exporting" in on_terminal("export", tmp_path / "out", *where, "--to", "rustlog", both=False)
+    copied = ["-t", "copies", "--data", data]
+    assert "importing" in on_terminal("import", tmp_path / "out", *copied, "--from", "rustlog", both=False)
+    assert "maintaining" in on_terminal("maintain", "--data", data, "--force", both=False)
+    assert "signing" in on_terminal("checkpoint", "create", "--data", data, both=False)
     # A program that reads the output gets nothing else, whatever standard error is.
     assert on_terminal("verify", data, "--json", both=False) == ""
+
+
+def test_produce_on_a_terminal_asks_for_lines_until_ctrl_d(data: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "produce", "-t", "orders", "--data", str(data)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment({"TERM": "xterm-256color"}),
+    )
+    os.close(theirs)
+    shown = b""
+
+    def until(text: bytes) -> None:
+        nonlocal shown
+        while not shown.endswith(text):
+            shown += os.read(ours, 1 << 16)
+
+    until(b"Type the records of orders, one in a line. Ctrl-D ends.\r\n> ")
+    os.write(ours, b"milk\n")
+    until(b"milk\r\n> ")
+    # Ctrl-D within a line hands over what there is of it, and the line goes on.
+    os.write(ours, b"cof\x04")
+    until(b"cof")
+    os.write(ours, b"fee\n")
+    until(b"fee\r\n> ")
+    os.write(ours, b"\x04")
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 1 << 16):
+            shown += piece
+    os.close(ours)
+    assert process.wait(SECONDS_MAX) == 0
+    assert shown.endswith(b"> \r\n2 records appended to orders\r\n")
+    assert b"producing" not in shown
+    assert said("consume", "-t", "orders", "-e", "--data", data) == "tea\nmilk\ncoffee\n"
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_top_fits_a_narrow_terminal(data: Path, columns: int) -> None:
+    """The less important columns are left out; no number and no heading is cut in two."""
+    once = ["top", "--once", "--interval", "0.05", "--data", data]
+    shown = on_terminal(*once, COLUMNS=str(columns))
+    table = [line for line in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown).splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(table) == 5, "a line for the headings, one for the topic, and three that are drawn"
+    assert len({len(line) for line in table}) == 1
+    assert len(table[0]) <= columns
+    headings = re.findall(r"[a-z/]+", table[1])
+    assert headings[0] == "topic"
+    assert {40: "records/s", 60: "size", 80: "partitions"}[columns] in headings
+    assert table[3].split("│")[1].strip() == "orders"
+    assert len(table[3].split("│")) == len(headings) + 2

@@ -139,7 +139,7 @@ def test_verify_of_a_sound_directory_exits_0_and_says_how_much_was_checked(tmp_p
     result = run("verify", str(tmp_path))
     assert result.exit_code == 0, result.output
     last = result.output.splitlines()[-1]
-    assert last.startswith(f"{tmp_path}: sound: 2 topics, 2 partitions, 7 segments, 28 frames, 52 records, ")
+    assert last.startswith(f"{tmp_path}: sound: 2 topics, 3 partitions, 7 segments, 28 frames, 52 records, ")
     assert "2 frames past the mark not checked; findings: 1 note" in last
     assert "torn tail" in result.output
 
@@ -171,7 +171,7 @@ def test_corruption_exits_4_with_file_and_position(tmp_path: Path, orders: Parti
     # Long paths may be folded, so whole ones are looked for in the JSON.
     report = json.loads(run("verify", str(tmp_path), "--json").output)
     assert not report["sound"]
-    assert (report["findings"][0]["path"], report["findings"][0]["position"]) == (path, 17)
+    assert (report["findings"][0]["path"], report["findings"][0]["position"]) == (path, 0)
     assert report["findings"][0]["severity"] == "corruption"
     assert report["frames"] == 28
 
@@ -190,7 +190,9 @@ def test_one_topic_alone(tmp_path: Path, orders: Partition) -> None:
     assert run("verify", str(tmp_path), "-t", "orders").exit_code == 4
     result = run("verify", str(tmp_path), "-t", "no-such")
     assert result.exit_code == 1
-    assert result.output == f"Error: {tmp_path} has no topic no-such\n"
+    assert result.output == (
+        f"Error: there is no topic no-such in {tmp_path}; cordwood topic list shows the existing topics\n"
+    )
 
 
 def test_what_is_in_a_file_is_never_taken_for_markup(tmp_path: Path, orders: Partition) -> None:

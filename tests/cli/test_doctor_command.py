@@ -18,7 +18,7 @@ from cordwood.cli.operations import doctor
 from cordwood.disk.checked_json import write_metadata
 from cordwood.disk.posix import PosixFiles
 from cordwood.inspection import is_written
-from cordwood.storage.sink.publishing import Intent, Journal, PlannedAppend, journal_path
+from cordwood.storage.sink.journal import Intent, Journal, PlannedAppend, journal_path
 from cordwood.storage.sink.staging import share_path
 
 

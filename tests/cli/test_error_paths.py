@@ -150,6 +150,7 @@ def test_port_in_use(tmp_path: Path) -> None:
         f"cannot listen on localhost:{port}: Address already in use"
         "; choose another with --listen (port 0 means any free port)"
     )
+    assert not (tmp_path / "data").exists()
 
 
 def test_corrupt_segment(data: Path) -> None:

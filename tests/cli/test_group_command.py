@@ -94,7 +94,8 @@ def test_a_group_can_be_given_a_place_before_it_first_consumes(where: Where) -> 
     assert said("consume", "-t", "orders", "-e", "-G", "fresh", "-f", "%s", *where) == "2"
 
 
-def test_a_group_with_members_is_described_and_not_moved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_is_described_and_not_moved(tmp_path: Path, protocol: str) -> None:
     with Broker(tmp_path / "data") as broker:
         where: Where = ["--data", tmp_path / "data"]
         said("produce", "-t", "orders", *where, stdin=b"0\n")
@@ -102,6 +103,7 @@ def test_a_group_with_members_is_described_and_not_moved(tmp_path: Path) -> None
             {
                 "bootstrap.servers": broker.bootstrap,
                 "group.id": "billing",
+                "group.protocol": protocol,
                 "client.id": "till",
                 "auto.offset.reset": "earliest",
             }
@@ -111,6 +113,7 @@ def test_a_group_with_members_is_described_and_not_moved(tmp_path: Path) -> None
             assert consumer.consume(1, 20)
             consumer.commit(asynchronous=False)
             for place in (where, ["--bootstrap", broker.bootstrap]):
+                assert "billing" in said("group", "list", *place)
                 described = json.loads(said("group", "describe", "billing", "--json", *place))
                 assert (described["state"], [each["client_id"] for each in described["members"]]) == (
                     "Stable",
@@ -122,7 +125,11 @@ def test_a_group_with_members_is_described_and_not_moved(tmp_path: Path) -> None
                     assert sentence.startswith("group billing has 1 member; stop them first")
         finally:
             consumer.close()
+        until(lambda: "Empty" in said("group", "list", *where), "the member has left")
+        said("group", "reset", "billing", "--to", "beginning", *where)
+        assert offsets(where, "billing")["orders", 0][0] == 0
         said("group", "delete", "billing", *where)
+        assert "billing" not in said("group", "list", *where)
 
 
 def test_members_that_a_dead_server_left_keep_a_group_on_files_from_being_moved(tmp_path: Path) -> None:

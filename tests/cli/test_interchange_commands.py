@@ -39,8 +39,39 @@ def test_settings_of_the_topic_are_taken(data: Path, tmp_path: Path) -> None:
     arguments = ("--from", "frame", tmp_path / "out", "--config", "cleanup.policy=compact")
     said("import", "--data", data, *arguments, "-t", "kept")
     assert "compact" in said("topic", "describe", "--data", data, "kept")
-    sentence = refused("import", "--data", data, *arguments, "-t", "x", "--config", "cordwood.format=frame")
-    assert "native format" in sentence
+    plain = arguments[:-2]
+    other = refused("import", "--data", data, *plain, "-t", "x", "--config", "cordwood.format=rustlog")
+    assert "native format, without cordwood.format, or with cordwood.format=frame" in other
+    said("import", "--data", data, *arguments, "-t", "x", "--config", "cordwood.format=frame")
+    said("export", "--data", data, "-t", "x", "--to", "frame", tmp_path / "back")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "out")
+
+
+def files_below(place: Path) -> dict[str, bytes]:
+    found = (path for path in place.rglob("*") if path.is_file())
+    return {str(path.relative_to(place)): path.read_bytes() for path in found}
+
+
+def test_several_topics_go_to_one_log_of_rafka_and_come_back(tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "data")
+    shared = ("--config", "cordwood.storage=shared")
+    for name in ("orders", "orders@7"):
+        said("topic", "create", *data, name, *shared)
+        said("produce", *data, "-t", name, stdin=f"first {name}\nsecond {name}\n")
+    both = ("-t", "orders", "-t", "orders@7")
+    text = said("export", *data, *both, "--to", "rafka", tmp_path / "out")
+    assert "exported 2 records of topic orders for rafka" in text
+    assert "exported 2 records of topic orders@7 for rafka" in text
+    new = ("--data", tmp_path / "new")
+    lines = said("import", *new, "--from", "rafka", tmp_path / "out", *both, *shared, "--json").splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["orders", "orders@7"]
+    said("export", *new, *both, "--to", "rafka", tmp_path / "back")
+    assert files_below(tmp_path / "back") == files_below(tmp_path / "out")
+    arguments = ("export", *data, *both, "--to", "frame", tmp_path / "other")
+    assert "a directory of frame holds one topic" in refused(*arguments)
+    assert "with cordwood.storage=shared" in refused(
+        "import", *new, "--from", "rafka", tmp_path / "out", "-t", "a", "-t", "b"
+    )
 
 
 def test_a_refusal_is_one_sentence(data: Path, tmp_path: Path) -> None:

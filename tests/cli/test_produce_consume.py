@@ -28,6 +28,16 @@ def test_lines_come_back_as_they_went_in(where: Where) -> None:
     assert result.stdout_bytes == lines + b"\n"
 
 
+def test_an_event_type_of_kimberlite_is_a_header_that_goes_in_and_comes_out(where: Where) -> None:
+    said("topic", "create", "events", "--config", "cordwood.format=kimberlite", *where)
+    said("produce", "-t", "events", "-H", "cordwood.event_type=7", *where, stdin=b"refund\n")
+    said("produce", "-t", "events", *where, stdin=b"plain\n")
+    lines = said("consume", "-t", "events", "-e", "-f", r"%s %h\n", *where).splitlines()
+    assert [line.strip() for line in lines] == ["refund cordwood.event_type=7", "plain"]
+    refused("produce", "-t", "events", "-H", "cordwood.event_type=65536", *where, stdin=b"too large\n")
+    assert len(said("consume", "-t", "events", "-e", *where).splitlines()) == 2
+
+
 def test_keys_headers_and_what_is_empty_or_none(where: Where) -> None:
     """As kcat: empty lines are none; only -Z takes an empty key or value for a null one."""
     stdin = b"k:v\n\n:v\nk:\nplain\nk:a:b\n"
@@ -190,8 +200,8 @@ def test_a_slow_writers_lines_do_not_wait_for_a_buffer_to_fill(tmp_path: Path) -
         assert follower.stdout.readline() == line
     assert producer.communicate(timeout=SECONDS_MAX) == (b"", b"")
     follower.send_signal(signal.SIGINT)
-    assert follower.communicate(timeout=SECONDS_MAX) == (b"", b"")
-    assert (producer.returncode, follower.returncode) == (0, 0)
+    assert follower.communicate(timeout=SECONDS_MAX) == (b"", b"cordwood: interrupted\n")
+    assert (producer.returncode, follower.returncode) == (0, 130)
 
 
 def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
@@ -202,7 +212,7 @@ def test_a_closed_pipe_ends_quietly(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, b"a line of text\n", b"")
 
 
-def test_ctrl_c_ends_a_command_quietly(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_command_with_one_line_and_what_was_appended_stays(tmp_path: Path) -> None:
     process = started("produce", "-t", "orders", "--data", tmp_path)
     assert process.stdin is not None
     process.stdin.write(b"kept\n")
@@ -213,7 +223,7 @@ def test_ctrl_c_ends_a_command_quietly(tmp_path: Path) -> None:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=SECONDS_MAX)
-    assert (process.returncode, out, errors) == (130, b"", b"")
+    assert (process.returncode, out, errors) == (130, b"", b"cordwood: interrupted\n")
     assert said("verify", tmp_path).startswith(f"{tmp_path}: sound")
 
 

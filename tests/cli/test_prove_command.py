@@ -12,6 +12,8 @@ import pytest
 from support.commands import refused, said
 from support.data_directory import with_crc
 from support.logs import frames_of
+from support.producing import Sent
+from support.transactions import end_transaction, send_in_transaction
 
 import cordwood
 
@@ -179,3 +181,34 @@ def test_records_of_every_format_are_proven_and_the_format_is_signed_for(
         wrong = tmp_path / "wrong.json"
         wrong.write_text(json.dumps({**document, "offset": 4, "first_offset": 4, "next_offset": 5}))
         assert "the frame has offsets 3 up to 4" in refused("verify-proof", wrong, "--key", key, code=4)
+
+
+def test_a_record_of_an_aborted_transaction_is_proven_only_on_request_and_as_such(tmp_path: Path) -> None:
+    data, proof = tmp_path / "data", tmp_path / "proof.json"
+    with cordwood.open(data) as log:
+        log.topic("orders").append(b"plain")
+        partition = log.data_directory.partitions.writable("orders", 0)
+        send_in_transaction(partition, Sent(1, 0, 0, (b"aborted",)), NOW)
+        end_transaction(partition, 1, committed=False)
+        partition.commit()
+        log.checkpoint()
+    key = data / "meta/keys/checkpoint.pub"
+    place = "of partition 0 of topic orders is"
+    assert refused("prove", "-t", "orders", 1, "--to", proof, "--data", data) == (
+        f"the record at offset 1 {place} of an aborted transaction; "
+        "prove it as such with cordwood prove --uncommitted"
+    )
+    assert not proof.exists()
+    assert f"offset 2 {place} the abort of a transaction, not a record" in refused(
+        "prove", "-t", "orders", 2, "--uncommitted", "--data", data
+    )
+    words = said("prove", "-t", "orders", 1, "--uncommitted", "--to", proof, "--data", data)
+    assert "proves offset 1 of partition 0 of orders, of an aborted transaction, in " in words
+    assert "proven: offset 1, of an aborted transaction, is in leaf 1 of 3: " in said(
+        "verify-proof", proof, "--key", key
+    )
+    facts = json.loads(said("verify-proof", proof, "--key", key, "--json"))
+    assert (facts["in_transaction"], facts["transaction"]) == (True, "aborted")
+    said("prove", "-t", "orders", 0, "--uncommitted", "--to", proof, "--data", data)
+    facts = json.loads(said("verify-proof", proof, "--key", key, "--json"))
+    assert (facts["in_transaction"], facts["transaction"]) == (False, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -64,7 +65,6 @@ def test_indexes_are_dumped_too(log_file: Path) -> None:
         "timestamp  offset",
         "2000       0",
         "2001       2",
-        "2002       4",
     ]
     with open(log_file.with_suffix(".idx"), "ab") as file:
         file.write(b"cut")
@@ -179,6 +179,15 @@ def test_a_changed_record_of_another_format_exits_4_after_the_sound_ones(name: s
     assert "past the mark" in result.stderr
 
 
+def test_a_dump_of_kimberlite_names_tenant_stream_and_event_type(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.topic("orders@7", partitions=2, config={"cordwood.format": "kimberlite"})
+        topic.append(b"refund", partition=1, event_type=9)
+    log_file = tmp_path / "data/topics/orders@7/1/segments/00000000000000000000.log"
+    (frame,) = map(json.loads, said("segment", "dump", "--json", log_file).splitlines())
+    assert (frame["tenant"], frame["stream"], frame["event_type"]) == (7, 1, 9)
+
+
 def test_files_beside_a_log_are_dumped_entry_by_entry(tmp_path: Path) -> None:
     for name, suffix, fields in (
         ("rustlog", ".sum", ["position", "length", "crc32c"]),
@@ -198,3 +207,31 @@ def test_files_beside_a_log_are_dumped_entry_by_entry(tmp_path: Path) -> None:
         with open(path.with_suffix(suffix), "ab") as file:
             file.write(b"cut")
         assert "an entry is cut off; it is cut if" in refused("segment", "dump", path.with_suffix(suffix))
+
+
+def test_segments_are_listed_with_their_times_and_hashes(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        topic = log.topic("orders", partitions=2)
+        topic.append(b"sealed", partition=0, timestamp=5)
+        topic.roll(0)
+        topic.append(b"active", partition=0)
+    (sealed, active) = json.loads(said("segment", "list", "orders", "--json", "--data", data))
+    assert (sealed["partition"], sealed["base_offset"], sealed["next_offset"]) == (0, 0, 1)
+    assert (sealed["max_timestamp"], sealed["is_active"], sealed["sha256"]) == (5, False, None)
+    assert 5 < sealed["appended_ms"] <= sealed["sealed_ms"]
+    assert (active["base_offset"], active["next_offset"], active["is_active"]) == (1, 2, True)
+    said("maintain", "--data", data)
+    (sealed, _) = json.loads(said("segment", "list", "orders", "--json", "--data", data))
+    content = (data / "topics/orders/0/segments/00000000000000000000.log").read_bytes()
+    assert sealed["sha256"] == hashlib.sha256(content).hexdigest()
+    assert said("segment", "list", "orders", "--data", data).splitlines()[2].split()[4] == "active"
+
+
+def test_the_segments_of_what_has_none_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path / "data") as log:
+        log.topic("tiny", config={"cordwood.storage": "shared"}).append(b"a")
+    assert "there is no topic nowhere" in refused("segment", "list", "nowhere", "--data", tmp_path / "data")
+    assert "segments of __shared" in refused("segment", "list", "tiny", "--data", tmp_path / "data")
+    assert "active" in said("segment", "list", "__shared", "--data", tmp_path / "data")
+    refused("segment", "list", "tiny", "--data", tmp_path / "elsewhere")

@@ -95,7 +95,7 @@ def test_the_shared_log_is_shown_with_internal_topics_only_and_nobody_can_take_i
 
 def test_verify_and_doctor_say_what_is_in_the_shared_log(data: Path) -> None:
     line = said("verify", "--data", data)
-    assert "; 6 partitions of 3 topics in the shared log; " in line
+    assert "; records of 6 partitions of 3 topics in the shared log; " in line
     report = json.loads(said("verify", "--data", data, "-t", "orders@7", "--json"))
     assert (report["virtual_topics"], report["virtual_partitions"]) == (3, 6)
     assert [each["what"] for each in report["findings"]] == ["topic orders@7"]

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from support.commands import run
+from support.anchoring import anchor
+from support.authority import Authority
+from support.commands import refused, run
 from support.patience import SECONDS_MAX
 
 import cordwood
@@ -131,6 +133,97 @@ def test_an_address_where_nobody_answers_is_said_in_one_sentence() -> None:
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
     assert "cordwood serve --metrics" in result.stderr
+
+
+# --- metrics with TLS and a token ------------------------------------------------------------------
+
+TOKEN = "c2VjcmV0LXRva2Vu"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def guarded(authority: Authority, token: Path, scheme: str = "https://") -> cordwood.Broker:
+    """Return a broker whose metrics need the token in a file."""
+    config = {
+        **METRICS,
+        "cordwood.metrics.listen": f"{scheme}localhost:0",
+        "cordwood.metrics.token.file": str(token),
+        "listener.name.metrics.ssl.keystore.location": str(authority.issue("metrics").both),
+    }
+    return cordwood.Broker(config=config)
+
+
+def test_metrics_are_read_over_tls_with_a_token_from_a_file_or_the_environment(
+    authority: Authority, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    with guarded(authority, token) as broker:
+        assert broker.metrics_url is not None
+        Producer({"bootstrap.servers": broker.bootstrap}).list_topics("orders", SECONDS_MAX)
+        for address in (broker.metrics_url, broker.metrics_url.removesuffix("/metrics")):
+            where = ("--metrics", address, "--metrics-ca", authority.certificate, *ONCE)
+            by_file = run("top", *where, "--metrics-token-file", token)
+            by_variable = run("top", *where, CORDWOOD_METRICS_TOKEN=TOKEN)
+            for done in (by_file, by_variable):
+                assert (done.exit_code, done.stderr) == (0, "")
+                assert [line.split()[0] for line in done.stdout.splitlines()] == ["topic", "orders"]
+
+
+def test_a_token_that_is_missing_or_wrong_is_said_with_how_to_give_it(
+    authority: Authority, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("another")
+    with guarded(authority, token) as broker:
+        where = ("top", "--metrics", broker.metrics_url, "--metrics-ca", authority.certificate, *ONCE)
+        assert "answered 401; give the server's token in --metrics-token-file" in refused(*where)
+        done = run(*where, CORDWOOD_METRICS_TOKEN=TOKEN)
+    assert done.exit_code == 1
+    assert "answered 401" in done.stderr
+    assert TOKEN not in done.stderr
+
+
+def test_a_server_that_is_not_the_one_meant_gets_no_token(authority: Authority, tmp_path: Path) -> None:
+    """Neither another authority's, nor the target of a redirection, nor a server in the clear elsewhere."""
+    top = ("top", *ONCE)
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    given = ("--metrics-token-file", token)
+    other = Authority(tmp_path / "other", "other").certificate
+    with guarded(authority, token) as broker:
+        for trusted in ((), ("--metrics-ca", other)):
+            sentence = refused(*top, "--metrics", broker.metrics_url, *trusted, *given)
+            assert "certificate verify failed" in sentence
+    with anchor() as elsewhere, anchor(status=302, to=elsewhere.url) as found:
+        assert "it answered 302" in refused(*top, "--metrics", found.url, *given)
+    assert [sent for sent, _ in found.requests] == [f"Bearer {TOKEN}"]
+    assert elsewhere.requests == []
+    for address in ("192.0.2.1:1", "http://192.0.2.1:1", "http://elsewhere.invalid:1"):
+        assert "goes over https:// only" in refused(*top, "--metrics", address, *given)
+
+
+def test_metrics_that_need_tls_say_how_to_ask_for_them(authority: Authority, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    with guarded(authority, token) as broker:
+        assert broker.metrics_url is not None
+        sentence = refused("top", *ONCE, "--metrics", broker.metrics_url.split("/")[2])
+    assert "with TLS at https://HOST:PORT" in sentence
+
+
+def test_options_of_metrics_need_an_address_that_they_are_for(tmp_path: Path) -> None:
+    for given in (
+        ("--metrics-ca", "x"),
+        ("--metrics-token-file", "x", "--data", tmp_path),
+        ("--metrics", "localhost:1", "--metrics-ca", "x"),
+        ("--metrics", "https://localhost:1", "--metrics-key", "x"),
+        ("--metrics", "https://anna:hidden@localhost:1"),
+    ):
+        assert "hidden" not in refused("top", *ONCE, *given, code=2)
 
 
 def test_two_places_at_once_are_a_usage_error(tmp_path: Path) -> None:

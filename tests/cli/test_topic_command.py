@@ -91,6 +91,8 @@ def test_usage(tmp_path: Path) -> None:
         "topic", "list", "--data", tmp_path, "--bootstrap", "localhost:1", code=2
     )
     assert "expected KEY=VALUE" in refused("topic", "create", "orders", "--config", "retention.ms", code=2)
+    told = refused("topic", "create", "orders", "--config", "client.properties", code=2)
+    assert "--command-config takes a client.properties" in told
     assert run("topic", "create").exit_code == 2
 
 

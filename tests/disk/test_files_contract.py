@@ -16,6 +16,7 @@ from cordwood.disk.direct import DirectFiles
 from cordwood.disk.files import BUFFERS_PER_WRITE_MAX, File, Files, join, parent, read_file, write_atomically
 from cordwood.disk.memory import MemoryFiles
 from cordwood.disk.posix import PosixFiles
+from cordwood.disk.volatile import VolatileFiles
 from cordwood.errors import DirectoryLocked
 
 
@@ -40,6 +41,7 @@ IMPLEMENTATIONS: dict[str, tuple[Callable[[], Files], bool]] = {
     "posix": (PosixFiles, True),
     "direct": (DirectFiles, True),
     "memory": (MemoryFiles, False),
+    "volatile": (VolatileFiles, False),
     "recording over posix": (lambda: RecordingFiles(PosixFiles()), True),
     "recording over memory": (lambda: RecordingFiles(MemoryFiles()), False),
     "faulty without faults": (lambda: FaultyFiles(MemoryFiles()), False),

@@ -890,9 +890,9 @@ def test_a_newer_format_is_refused_by_name(place: Place) -> None:
             place.open(read_only=read_only)
     place.write("/meta/broker.id", envelope(body))
     state = json.loads(place.read("/topics/orders/0/partition.json"))["body"]
-    place.write("/topics/orders/0/partition.json", envelope(state | {"format": 3}))
+    place.write("/topics/orders/0/partition.json", envelope(state | {"format": 4}))
     with place.open() as log:
-        with pytest.raises(StorageError, match="format 3"):
+        with pytest.raises(StorageError, match="format 4"):
             list(log.topic("orders").read())
         log.topic("payments").append(b"others work")
 
@@ -1053,6 +1053,7 @@ FORKING = textwrap.dedent(
 )
 
 
+@pytest.mark.called_only
 @pytest.mark.parametrize(
     "call",
     [
@@ -1075,6 +1076,7 @@ def test_in_a_forked_child_the_log_is_dead_and_the_parents_lives_on(tmp_path: Pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.called_only
 def test_a_forked_child_that_ends_keeps_the_parents_lock(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """

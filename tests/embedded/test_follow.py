@@ -8,13 +8,14 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.clocks import ManualClock
 from support.disks import FaultPlan, FaultyFiles
+from support.following import Follower
 from support.logs import DATA, SMALL
 from support.patience import SECONDS_MAX
 
@@ -68,49 +69,6 @@ def observe_unused(log: cordwood.Log) -> ObservedCondition:
     assert isinstance(directory, DataDirectory)
     directory.partitions._used = condition = ObservedCondition(directory._guard)
     return condition
-
-
-class Follower:
-    """A thread that follows; what it got comes out of `take`, in the order it came."""
-
-    def __init__(self, read: Callable[[], Iterator[Record]]) -> None:
-        self.records: list[Record] = []
-        self.error: BaseException | None = None
-        self.seconds = 0.0
-        self._came = threading.Condition()
-        self._thread = threading.Thread(target=self._run, args=(read,), daemon=True)
-        self._thread.start()
-
-    def _run(self, read: Callable[[], Iterator[Record]]) -> None:
-        try:
-            for record in read():
-                with self._came:
-                    self.records.append(record)
-                    self._came.notify_all()
-        except BaseException as error:
-            self.error = error
-        self.seconds = time.thread_time()
-        with self._came:
-            self._came.notify_all()
-
-    def wait_for(self, count: int) -> list[bytes | None]:
-        """Return the values once *count* records have come."""
-        with self._came:
-            came = self._came.wait_for(
-                lambda: len(self.records) >= count or self.error is not None, SECONDS_MAX
-            )
-        if self.error is not None:
-            raise self.error
-        assert came, f"only {len(self.records)} of {count} records came"
-        return [record.value for record in self.records]
-
-    def end(self) -> list[Record]:
-        """Wait until the iteration has ended, and return what came."""
-        self._thread.join(SECONDS_MAX)
-        assert not self._thread.is_alive(), "the follower does not end"
-        if self.error is not None:
-            raise self.error
-        return self.records
 
 
 @pytest.fixture
@@ -175,6 +133,7 @@ def test_a_follower_goes_on_across_segments(log: cordwood.Log) -> None:
     assert [record.offset for record in follower.end()] == list(range(12))
 
 
+@pytest.mark.called_only
 def test_a_follower_sees_no_record_before_it_is_durable(log: cordwood.Log) -> None:
     """Each frame is shown by its commit, and a roll shows everything before it."""
     topic = log.topic("t")
@@ -209,6 +168,7 @@ def test_streams_are_followed_too(log: cordwood.Log) -> None:
     assert follower.wait_for(1) == [b"in chunks"]
 
 
+@pytest.mark.called_only
 def test_the_first_records_of_a_topic_come_to_who_waited_for_them(log: cordwood.Log) -> None:
     """Following a topic that has no records yet makes nothing on disk and waits for the first."""
     topic = log.topic("t", 2)
@@ -238,6 +198,7 @@ def test_since_starts_at_the_first_record_of_that_time(log: cordwood.Log) -> Non
 # --- How it waits --------------------------------------------------------------------------------
 
 
+@pytest.mark.called_only
 def test_a_follower_sleeps_until_a_record_comes(log: cordwood.Log) -> None:
     """It waits once for each record, and what happens elsewhere does not wake it."""
     topic = log.topic("t", 2)
@@ -254,6 +215,7 @@ def test_a_follower_sleeps_until_a_record_comes(log: cordwood.Log) -> None:
     assert len(follower.end()) == grown.waits == 3
 
 
+@pytest.mark.called_only
 def test_an_idle_follower_uses_no_processor_time(log: cordwood.Log) -> None:
     """While another thread computes for a good while, the follower's own clock stands still."""
     topic = log.topic("t")
@@ -291,6 +253,7 @@ def test_many_followers_get_everything(log: cordwood.Log) -> None:
         assert follower.end() == everything[i % 8 :]
 
 
+@pytest.mark.called_only
 def test_one_record_wakes_all_who_wait(log: cordwood.Log) -> None:
     topic = log.topic("t")
     grown = observe(log)
@@ -316,6 +279,7 @@ def test_a_follower_stops_at_stop(log: cordwood.Log) -> None:
 
 
 @pytest.mark.parametrize("used", [True, False], ids=["a used partition", "an unused one"])
+@pytest.mark.called_only
 def test_a_follower_ends_when_the_log_is_closed(log: cordwood.Log, used: bool) -> None:
     topic = log.topic("t")
     condition = observe(log) if used else observe_unused(log)
@@ -325,6 +289,7 @@ def test_a_follower_ends_when_the_log_is_closed(log: cordwood.Log, used: bool) -
     assert follower.end() == []
 
 
+@pytest.mark.called_only
 def test_many_followers_end_when_the_log_is_closed(log: cordwood.Log) -> None:
     topic = log.topic("t")
     topic.append(b"0")
@@ -335,6 +300,7 @@ def test_many_followers_end_when_the_log_is_closed(log: cordwood.Log) -> None:
     assert all(len(follower.end()) == 1 for follower in followers)
 
 
+@pytest.mark.called_only
 def test_a_follower_is_told_when_a_sync_fails() -> None:
     """It does not wait for ever for records that cannot come, nor take the failure for the end."""
     syncs = frozenset({"sync"})

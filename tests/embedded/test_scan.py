@@ -570,6 +570,7 @@ print(peak - before)
 """
 
 
+@pytest.mark.called_only
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is Linux's")
 def test_a_log_of_256_mib_is_scanned_in_bounded_memory(tmp_path: Path) -> None:
     done = subprocess.run(

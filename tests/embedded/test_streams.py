@@ -446,8 +446,9 @@ VALUE = bytes(range(250)) * 2
 
 @pytest.fixture
 def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copy in steps small enough that there are several."""
+    """Copy in steps small enough that there are several, and hand over each chunk by itself."""
     monkeypatch.setattr(spooling, "COPY_BYTES", 128)
+    monkeypatch.setattr("cordwood.aio.streaming.HAND_OVER_BYTES", 1)
 
 
 def begin(files: Files) -> tuple[cordwood.Log, cordwood.Topic]:
@@ -706,6 +707,7 @@ print(peak - before)
 """
 
 
+@pytest.mark.called_only
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is Linux's")
 def test_a_stream_of_64_mib_takes_constant_memory(tmp_path: Path) -> None:
     """Looked at before each call to the disk, while spooling and while copying."""
@@ -729,6 +731,7 @@ def run_program(program: str, *arguments: str) -> str:
 # --- Crashes -------------------------------------------------------------------------------------
 
 
+@pytest.mark.called_only
 def test_what_a_killed_process_left_in_tmp_goes_at_the_next_open(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """
@@ -756,6 +759,7 @@ def test_what_a_killed_process_left_in_tmp_goes_at_the_next_open(tmp_path: Path)
         assert [record.value for record in log.topic("t").read()] == [b"acknowledged"]
 
 
+@pytest.mark.called_only
 def test_what_a_process_left_that_ended_after_a_clean_close_goes_too() -> None:
     """The log was closed while a stream was under way, and the process ended before the stream did."""
     files = MemoryFiles()
@@ -822,6 +826,7 @@ def streams_into_preallocated_space(files: RecordingFiles) -> None:
     work.stream(80, 25)
 
 
+@pytest.mark.called_only
 @pytest.mark.usefixtures("small_copies")
 def test_no_power_cut_loses_an_acknowledged_stream_or_shows_half_of_one(
     monkeypatch: pytest.MonkeyPatch,

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from support.commands import said
+from support.producing import Sent
+from support.transactions import end_transaction, send_in_transaction
 
 import cordwood
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import EvidenceMissing, EvidenceRefused, InvalidSetting, UnknownTopic
 from cordwood.integrity import SigningKey, unverified
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_proof.py"
 NOW = 1_700_000_000_000
 
 
@@ -289,3 +295,100 @@ def test_several_checkpoints_are_held_against_the_log_and_each_other_at_once(dat
     changed = notes[1].replace("\n17\n", "\n16\n")
     with pytest.raises(EvidenceRefused, match=r"^changed\.note: .* is not one of this text"):
         cordwood.verify_checkpoints(data, [notes[0], changed], key, names=["first.note", "changed.note"])
+
+
+# --- transactions -------------------------------------------------------------------------------------
+
+
+TRANSACTIONS = {
+    "whole frames": {"segment.bytes": "400"},
+    "records one by one": {"cleanup.policy": "compact"},
+    "shared": {"cordwood.storage": "shared"},
+}
+
+
+@pytest.fixture(params=TRANSACTIONS)
+def ended(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a directory: 0 plain, 1 aborted, 2 committed, 3, 4 their ends, 5 open, 6 plain, 7 committed."""
+    path = tmp_path / "ended"
+    with cordwood.open(path) as log:
+        topic = log.topic("orders", config={"cordwood.chain": "true", **TRANSACTIONS[request.param]})
+        topic.append(b"plain", key=b"plain")
+        partition = log.data_directory.partitions.writable("orders", 0)
+        sends = [(1, 0, b"aborted"), (2, 0, b"committed"), (1, None, b""), (2, None, b"")]
+        sends += [(1, 1, b"open"), (-1, None, b""), (2, 1, b"behind"), (2, None, b"")]
+        for producer, sequence, value in sends:
+            if producer < 0:
+                topic.append(b"plain too", key=b"plain too")
+            elif sequence is None:
+                end_transaction(partition, producer, committed=producer == 2)
+            else:
+                send_in_transaction(partition, Sent(producer, 0, sequence, (value,)), NOW)
+            partition.commit()
+        log.checkpoint()
+    return path
+
+
+def shown(path: Path, proof: Path) -> list[str]:
+    """Return the words about the record of a proof, by the command and by the example."""
+    key = path / "meta/keys/checkpoint.pub"
+    example = subprocess.run(
+        [sys.executable, EXAMPLE, proof, key], check=True, capture_output=True, text=True
+    )
+    found = []
+    for line in (said("verify-proof", proof, "--key", key), example.stdout):
+        words = re.search(r": proven: (offset \d+)( of [^,]*)?(, of .*,)? is in leaf", line)
+        assert words is not None, line
+        found.append(words[1] + (words[3] or ""))
+    return found
+
+
+def test_a_record_of_an_aborted_or_open_transaction_is_proven_as_such_or_not_at_all(
+    ended: Path, tmp_path: Path
+) -> None:
+    """A proof of it would look like one of a valid record. Whatever is committed is proven as before."""
+    key, proof = key_of(ended), tmp_path / "proof.json"
+    for offset, outcome in ((1, "aborted"), (5, "open")):
+        with pytest.raises(EvidenceMissing) as refusal:
+            cordwood.prove(ended, "orders", offset)
+        assert str(refusal.value) == (
+            f"the record at offset {offset} of partition 0 of topic orders is of an {outcome} transaction; "
+            "prove it as such with cordwood prove --uncommitted"
+        )
+        document = cordwood.prove(ended, "orders", offset, committed=False).document()
+        proven = cordwood.verify_proof(document, key, topic="orders")
+        assert proven.record is not None
+        assert (proven.record.value, proven.in_transaction) == (outcome.encode(), True)
+        assert proven.transaction == outcome
+        proof.write_bytes(document)
+        assert shown(ended, proof) == [f"offset {offset}, of an {outcome} transaction,"] * 2
+    for offset, in_transaction in ((0, False), (2, True), (6, False), (7, True)):
+        for committed in (True, False):
+            document = cordwood.prove(ended, "orders", offset, committed=committed).document()
+            assert b'"transaction"' not in document
+            proven = cordwood.verify_proof(document, key)
+            assert (proven.in_transaction, proven.transaction) == (in_transaction, None)
+        proof.write_bytes(document)
+        words = ", of a transaction whose end the proof does not have," if in_transaction else ""
+        assert shown(ended, proof) == [f"offset {offset}{words}"] * 2
+
+
+def test_the_end_of_a_transaction_is_no_record_to_prove(ended: Path) -> None:
+    for offset, end in ((3, "abort"), (4, "commit"), (8, "commit")):
+        for committed in (True, False):
+            with pytest.raises(EvidenceMissing) as refusal:
+                cordwood.prove(ended, "orders", offset, committed=committed)
+            assert str(refusal.value) == (
+                f"offset {offset} of partition 0 of topic orders is the {end} of a transaction, not a record"
+            )
+
+
+def test_what_a_proof_says_of_a_transaction_must_fit_the_record(ended: Path) -> None:
+    """It cannot be said of a record in none; and leaving it out says nothing of how the transaction ended."""
+    key, plain = key_of(ended), cordwood.prove(ended, "orders", 0)
+    for said_, reason in (("aborted", "but the record is in none"), ("rolled back", "which is unknown")):
+        with pytest.raises(EvidenceRefused, match=reason):
+            cordwood.verify_proof(msgspec.structs.replace(plain, transaction=said_), key)
+    aborted = cordwood.prove(ended, "orders", 1, committed=False)
+    silent = cordwood.verify_proof(msgspec.structs.replace(aborted, transaction=None), key)
+    assert (silent.in_transaction, silent.transaction) == (True, None)

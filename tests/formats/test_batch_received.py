@@ -160,8 +160,8 @@ def test_what_other_clients_encode_is_stored_byte_for_byte(
     ("bits", "named"),
     [
         (batch.CONTROL, "control"),
-        (batch.TRANSACTIONAL, "transactional"),
-        (batch.TRANSACTIONAL | batch.CONTROL, "control, transactional"),
+        (batch.TRANSACTIONAL, "transactional batch without a producer"),
+        (batch.TRANSACTIONAL | batch.CONTROL, "control"),
         (batch.LOG_APPEND_TIME, "log append time"),
         (batch.DELETE_HORIZON, "delete horizon"),
         (0x80, "0x8[0-4]"),
@@ -338,6 +338,18 @@ def test_a_producer_without_epoch_or_sequence_is_refused(producer: tuple[int, in
     options: dict[str, Any] = dict(zip(names, producer, strict=True))
     with pytest.raises(RecordRefused, match="without epoch or sequence"):
         receive(sent(**options))
+
+
+def test_only_the_broker_itself_may_leave_out_the_sequence_and_only_in_a_transaction() -> None:
+    """The sequence numbers of a transactional producer are those of the batches that it sends itself."""
+    own = BatchTerms(1 << 20, from_broker=True)
+    options: dict[str, Any] = {"producer_id": 7, "producer_epoch": 2, "base_sequence": -1}
+    with pytest.raises(RecordRefused, match="without epoch or sequence"):
+        receive(sent(**options, attributes=batch.TRANSACTIONAL))
+    with pytest.raises(RecordRefused, match="without epoch or sequence"):
+        BatchFormat().receive(memoryview(bytearray(sent(**options))), own)
+    data = memoryview(bytearray(sent(**options, attributes=batch.TRANSACTIONAL)))
+    assert BatchFormat().receive(data, own).stamp == ProducerStamp(7, 2, -1, -1, transactional=True)
 
 
 def test_a_batch_of_nobody_is_nobodys_whatever_else_it_says() -> None:

@@ -11,6 +11,7 @@ from formats.test_envelope import BATCH, FRAMES, LOG_START_FRAME, OWNER, RECORDS
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cordwood.formats import Marker, batch
 from cordwood.formats.shared.envelope import Envelope, EnvelopeKind, Owner
 from cordwood.formats.shared.owners import (
     ENTRY_SIZE,
@@ -35,7 +36,7 @@ RECORDS_ENTRY = bytes.fromhex(
     "0002000000000000"  # position 512
     "a7000000"  # 167 bytes
     "00"  # kind 0: records
-    "00"  # reserved
+    "00"  # role 0: no transaction
     "0100"  # producer epoch 1
     "0900000000000000"  # producer id 9
     "7b68e5cf8b010000"  # largest timestamp 1700000000123
@@ -53,7 +54,7 @@ LOG_START_ENTRY = bytes.fromhex(
     "a702000000000000"  # position 679
     "50000000"  # 80 bytes
     "01"  # kind 1: a start
-    "00"  # reserved
+    "00"  # role 0
     "ffff"  # no producer epoch
     "ffffffffffffffff"  # no producer id
     "c868e5cf8b010000"  # timestamp 1700000000200
@@ -88,6 +89,33 @@ def test_an_entry_has_exactly_these_bytes() -> None:
     assert pack_entry(records, BATCH, SEGMENT, 512) == RECORDS_ENTRY
     assert pack_entry(start, b"", SEGMENT, 512 + 167) == LOG_START_ENTRY
     assert len(RECORDS_ENTRY) == len(LOG_START_ENTRY) == ENTRY_SIZE == 96
+
+
+@pytest.mark.parametrize(("committed", "role"), [(True, 2), (False, 3)])
+def test_the_entry_of_a_marker_has_its_role_and_the_epoch_of_the_coordinator(
+    committed: bool, role: int
+) -> None:
+    marker = Marker(9, 1, committed, coordinator_epoch=77)
+    content = batch.encode_marker(marker, 1_700_000_000_123, batch.BatchOptions(40, 3))
+    said = Envelope(EnvelopeKind.RECORDS, OWNER, 1000, 40, 1, 1_700_000_000_123, 3, 80 + len(content))
+    packed = pack_entry(said, content, SEGMENT, 512)
+    assert packed[69:80] == bytes([role]) + RECORDS_ENTRY[70:80]
+    assert packed[88:92] == (77).to_bytes(4, "little")
+    entry = unpack_entry(packed, 0)
+    assert (entry.marker, entry.stamp) == (marker, None)
+    assert read_shared.role_of(bytes(content)) == role
+
+
+def test_the_role_of_other_batches_is_in_their_attributes() -> None:
+    """A control batch that is not about a transaction, or has no sound record, ends nothing."""
+    said = FRAMES[RECORDS_FRAME]
+    for attributes, role in ((0x00, 0), (0x10, 1), (0x20, 4), (0x30, 4), (0x14, 1)):
+        changed = bytearray(BATCH)
+        changed[22] = attributes
+        entry = unpack_entry(pack_entry(said, changed, SEGMENT, 512), 0)
+        assert (entry.role, entry.marker) == (role, None)
+        stamp = None if role == 4 else (9, 1, 5, 6, role == 1)
+        assert entry.stamp == stamp
 
 
 def test_an_entry_says_all_that_its_envelope_says_and_where_that_is() -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.producing import Sent
+from support.transactions import end_transaction, send_in_transaction
 
 import cordwood
+from cordwood.config.loading import load_broker_config
+from cordwood.disk.posix import PosixFiles
 from cordwood.errors import DirectoryRefused, FrameError
 from cordwood.inspection import Level, SegmentFrames
+from cordwood.storage.directory.data_directory import DataDirectory, Opening
 
 
 @pytest.fixture
@@ -91,3 +96,21 @@ def test_an_index_has_entries_and_says_where_one_is_cut_off(data: Path) -> None:
     assert found.cut_off == f"{path} at byte 16: an entry is cut off; it is rebuilt when the log is opened"
     with pytest.raises(ValueError, match="is not an index"):
         cordwood.inspect_index(data / "meta" / "lock")
+
+
+def test_markers_and_aborted_transactions_are_shown_by_name(tmp_path: Path) -> None:
+    config = load_broker_config(environment={})[0]
+    directory = DataDirectory(Opening(PosixFiles(), str(tmp_path), config))
+    directory.topics.create("orders", "id-1", 1, {})
+    log = directory.partitions.own("orders", 0)
+    for number, committed in enumerate([True, False]):
+        send_in_transaction(log, Sent(1, 0, number, (b"x",)))
+        end_transaction(log, 1, committed=committed)
+    log.commit()
+    directory.close()
+    stem = tmp_path / "topics" / "orders" / "0" / "segments" / f"{0:020d}"
+    frames = list(cordwood.inspect_segment(f"{stem}.log"))
+    assert [frame.fields.get("marker") for frame in frames] == [None, "commit", None, "abort"]
+    index = cordwood.inspect_index(f"{stem}.txnindex")
+    assert index.fields == ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset")
+    assert index.entries == [(0, 1, 2, 3, 4)]

@@ -210,10 +210,10 @@ def test_the_example_refuses_a_checkpoint_that_is_no_text() -> None:
         INDEPENDENT.verify(document.encode(), "k")
 
 
-def test_the_example_imports_nothing_of_cordwood_and_is_about_150_lines() -> None:
+def test_the_example_imports_nothing_of_cordwood_and_has_less_than_200_lines() -> None:
     lines = EXAMPLE.read_text().splitlines()
     imports = [line for line in lines if line.startswith(("import ", "from "))]
     assert {line.split()[1].split(".")[0] for line in imports} <= {
         *("__future__", "base64", "hashlib", "json", "os", "struct", "sys", "typing", "cryptography"),
     }
-    assert len([line for line in lines if line.strip()]) < 170
+    assert len([line for line in lines if line.strip()]) < 200

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from formats.readers import read_frame, read_kimberlite, read_laminarmq, read_rafka, read_rustlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.producing import Sent
+from support.transactions import committed_records, end_transaction, send_in_transaction
 
 import cordwood
 from cordwood.config.loading import load_broker_config
@@ -470,6 +473,50 @@ def test_an_import_that_was_killed_begins_again(tmp_path: Path) -> None:
     print(f"{killed} imports killed, each begun again")
 
 
+class KilledAtTheEnd(PosixFiles):
+    """Ends the process where the import is complete and its note is about to go."""
+
+    def unlink(self, path: str) -> None:
+        if os.path.basename(path).startswith("import-"):
+            os._exit(9)
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("files", [Killing(0), KilledAtTheEnd(), PosixFiles()], ids=["early", "late", "not"])
+def test_records_appended_after_a_killed_import_are_never_removed_by_another(
+    tmp_path: Path, files: PosixFiles
+) -> None:
+    """D1. The next open removes what a killed import left, before anyone can append to it."""
+    part = tmp_path / "source" / "0"
+    part.mkdir(parents=True)
+    (part / f"{0:020d}.log").write_bytes(rustlog.encode_record(0, 1, b"imported"))
+    data = tmp_path / "data"
+    child = os.fork()
+    if child == 0:
+        imported(data, "rustlog", tmp_path / "source", files=files)
+        os._exit(0)
+    whole = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with cordwood.open(data) as log:
+        assert ("t" in log) == whole
+        log.topic("t").append(b"acknowledged")
+    assert not list((data / "tmp").glob("import-*"))
+    with pytest.raises(TopicExists):
+        imported(data, "rustlog", tmp_path / "source")
+    with cordwood.open(data, read_only=True) as log:
+        assert [record.value for record in log.topic("t").read()][-1] == b"acknowledged"
+
+
+def test_a_note_of_an_import_that_cannot_be_read_removes_nothing(tmp_path: Path) -> None:
+    """R6: metadata that cannot be read is not empty, and here says nothing of any topic."""
+    with cordwood.open(tmp_path) as log:
+        log.topic("t").append(b"kept")
+    (tmp_path / "tmp").mkdir(exist_ok=True)
+    (tmp_path / "tmp" / "import-x.json").write_text('{"topics": {"t": "?"}}')
+    with cordwood.open(tmp_path) as log:
+        assert [record.value for record in log.topic("t").read()] == [b"kept"]
+    assert (tmp_path / "tmp" / "import-x.json").exists()
+
+
 def test_an_export_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     filled(tmp_path / "data")
     (tmp_path / "taken").mkdir()
@@ -526,7 +573,8 @@ def test_streams_of_one_chain_become_partitions_and_tenants_are_kept_apart(tmp_p
     assert [(record.offset, record.value) for record in found[0]] == [(0, b"0"), (3, b"3")]
     assert [(record.offset, record.value) for record in found[2]] == [(1, b"1")]
     assert found[1] == []
-    assert report.not_kept == ("that a record is a checkpoint: 1",)
+    assert [record.headers for record in found[0]] == [(), (("cordwood.event_type", b"1"),)]
+    assert report.not_kept == ()
 
 
 def test_a_kimberlite_directory_says_the_hash_of_each_segment(tmp_path: Path) -> None:
@@ -538,18 +586,6 @@ def test_a_kimberlite_directory_says_the_hash_of_each_segment(tmp_path: Path) ->
     for each in listed:
         data = (place / f"{each['segment']:08d}.segment").read_bytes()
         assert (each["size"], each["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
-
-
-def test_metadata_that_somebody_else_wrote_is_said_not_to_be_kept(tmp_path: Path) -> None:
-    record = laminarmq.METADATA_LENGTH.pack(5) + b"\x01\x07\x00\x00\x00" + b"value"
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "7.store").write_bytes(record)
-    (tmp_path / "source" / "7.index").write_bytes(
-        laminarmq.BASE_MARKER.pack(7, 0) + laminarmq.index_record(record, 0)
-    )
-    report = imported(tmp_path / "data", "laminarmq", tmp_path / "source")
-    assert records(tmp_path / "data")[0] == [Record(7, NOW, None, b"value")]
-    assert "metadata of another writer" in report.not_kept[0]
 
 
 def test_a_topic_is_found_in_a_shared_log_by_its_name(tmp_path: Path) -> None:
@@ -616,6 +652,70 @@ def test_only_what_was_committed_is_taken_of_transactions(tmp_path: Path) -> Non
     assert verified(tmp_path / "data")
 
 
+def with_transactions(path: Path) -> list[tuple[int, bytes]]:
+    """Write a topic with transactions, the last of them open; return its committed records."""
+    directory = DataDirectory(Opening(FILES, str(path), load_broker_config()[0]))
+    directory.topics.create("t", "id-1", 1, {"segment.bytes": "500"})
+    log = directory.partitions.own("t", 0)
+    for number in range(6):
+        send_in_transaction(log, Sent(1, 0, 2 * number, (b"a%d" % number, b"A%d" % number)))
+        log.append([(b"k", b"plain %d" % number)])
+        end_transaction(log, 1, committed=number % 2 == 0)
+    send_in_transaction(log, Sent(1, 0, 12, (b"open",)))
+    log.append([(b"k", b"after")])
+    log.commit()
+    found = [(record.offset, record.value or b"") for record in committed_records(log)]
+    directory.close()
+    return found
+
+
+def test_transactions_go_out_to_kafka_with_an_index_of_the_aborted_ones(tmp_path: Path) -> None:
+    """Frames, markers and `.txnindex` are what a broker has, up to the first open transaction."""
+    committed = with_transactions(tmp_path / "data")
+    report = exported(tmp_path / "data", "kafka", tmp_path / "out")
+    assert report.not_kept == ("offsets from the first open transaction on: 2",)
+    aborted, marked = [], []
+    for path in sorted((tmp_path / "out" / "t-0").glob("*.log")):
+        data = path.read_bytes()
+        bases = [header.base_offset for header in batch.scan(data).headers() if header.is_control]
+        index = path.with_suffix(".txnindex")
+        entries = list(struct.iter_unpack(">hqqqq", index.read_bytes())) if index.exists() else []
+        assert {entry[3] for entry in entries} <= set(bases), "an entry is beside its marker"
+        aborted += [entry[1:] for entry in entries]
+        marked += bases
+    assert aborted == [(1, 4 * n, 4 * n + 3, 4 * n + 4) for n in (1, 3, 5)]
+    assert len(marked) == 6
+    # And back: what was committed is the same.
+    imported(tmp_path / "again", "kafka", tmp_path / "out")
+    assert [(each.offset, each.value) for each in records(tmp_path / "again")[0]] == committed
+    assert verified(tmp_path / "again")
+
+
+@pytest.mark.parametrize("system", ["rustlog", "frame", "laminarmq", "rafka"])
+def test_only_what_was_committed_goes_out_to_systems_without_transactions(
+    tmp_path: Path, system: str
+) -> None:
+    committed = with_transactions(tmp_path / "data")
+    report = exported(tmp_path / "data", system, tmp_path / "out")
+    assert report.records == len(committed)
+    assert "offsets from the first open transaction on: 2" in report.not_kept
+    imported(tmp_path / "again", system, tmp_path / "out")
+    assert [each.value for each in records(tmp_path / "again")[0]] == [value for _, value in committed]
+
+
+def test_a_batch_of_a_transaction_that_the_log_start_cuts_stays_in_it(tmp_path: Path) -> None:
+    """Without its producer, an aborted record would come out as a committed one."""
+    with_transactions(tmp_path / "data")
+    directory = DataDirectory(Opening(FILES, str(tmp_path / "data"), load_broker_config()[0]))
+    log = directory.partitions.own("t", 0)
+    log.advance_log_start(5)
+    expected = [record.value for record in committed_records(log)]
+    directory.close()
+    exported(tmp_path / "data", "kafka", tmp_path / "out")
+    imported(tmp_path / "again", "kafka", tmp_path / "out")
+    assert [each.value for each in records(tmp_path / "again")[0]] == expected
+
+
 def test_batches_of_kafka_come_in_and_go_out_byte_for_byte(tmp_path: Path) -> None:
     part = tmp_path / "kafka" / "t-0"
     part.mkdir(parents=True)
@@ -677,3 +777,104 @@ def test_indexes_for_kafka_are_those_a_broker_would_have_written(tmp_path: Path)
     assert (part / f"{100:020d}.timeindex").read_bytes() == times
     assert len(index) >= 5 * 8
     assert (part / "leader-epoch-checkpoint").read_text() == "0\n1\n0 100\n"
+
+
+# --- sources with records missing ----------------------------------------------------------------------
+
+
+def exported_numbers(tmp_path: Path, system: str) -> Path:
+    """Return a directory of *system* with two hundred records."""
+    data, out = tmp_path / "from", tmp_path / system
+    with cordwood.open(data) as log:
+        log.topic("t").append_many([(None, b"%d" % number) for number in range(200)], partition=0)
+    exported(data, system, out)
+    return out
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def test_an_index_of_rafka_that_ends_within_an_entry_is_refused_with_its_place(tmp_path: Path) -> None:
+    out = exported_numbers(tmp_path, "rafka")
+    index = out / "0.oidx"
+    cut(index, 133 * 40 + 12)
+    with pytest.raises(FrameError, match="whole entry") as refused:
+        imported(tmp_path / "data", "rafka", out)
+    assert (refused.value.path, refused.value.position) == (str(index), 133 * 40)
+    cut(index, 133 * 40)
+    report = imported(tmp_path / "data", "rafka", out)
+    assert any("no entry of its index names" in line for line in report.not_kept)
+
+
+def test_a_store_of_laminarmq_shorter_than_its_index_says_is_refused(tmp_path: Path) -> None:
+    """One record may be cut off at the end; more than one is missing."""
+    out = exported_numbers(tmp_path, "laminarmq")
+    (store,) = out.rglob("*.store")
+    cut(store, store.stat().st_size * 2 // 3)
+    with pytest.raises(FrameError):
+        imported(tmp_path / "data", "laminarmq", out)
+
+
+def test_segments_of_kimberlite_are_compared_with_index_meta(tmp_path: Path) -> None:
+    """A chain that ends early is sound in itself."""
+    out = exported_numbers(tmp_path, "kimberlite")
+    (segment,) = out.rglob("*.segment")
+    (meta,) = out.rglob("index.meta")
+    whole = segment.read_bytes()
+    length = 8 + 32 + 40 + 1
+    assert len(whole) > 10 * length
+    segment.write_bytes(whole[: 10 * length])
+    with pytest.raises(FrameError, match="bytes"):
+        imported(tmp_path / "data", "kimberlite", out)
+    segment.write_bytes(whole)
+    meta.write_text("something else\n")
+    report = imported(tmp_path / "data", "kimberlite", out)
+    assert any("index.meta" in line for line in report.not_kept)
+
+
+def test_an_imported_topic_has_leaves_once_the_directory_is_closed(tmp_path: Path) -> None:
+    """I1: an edit of a record that was only ever imported is found."""
+    out = exported_numbers(tmp_path, "rustlog")
+    imported(tmp_path / "data", "rustlog", out)
+    report = verify_directory(FILES, str(tmp_path / "data"))
+    assert report.frames_compared > 0
+    assert report.sound
+
+
+def test_files_of_a_killed_import_are_a_note(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path) as log:
+        log.topic("t").append(b"kept")
+    (tmp_path / "tmp" / "import-0123.deleted").mkdir(parents=True)
+    report = verify_directory(FILES, str(tmp_path))
+    assert report.sound
+    assert [finding.what for finding in report.findings] == ["import that was killed"]
+
+
+@every_system
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_a_pipe_in_a_foreign_directory_is_not_read(tmp_path: Path, system: str, kind: str) -> None:
+    """A link leads to what its maker may not read, and a pipe holds the import up for ever."""
+    with cordwood.open(tmp_path / "data") as log:
+        topic = log.create_topic("t", partitions=2)
+        for number in range(4):
+            topic.append(b"v", key=b"k", partition=number % 2)
+    exported(tmp_path / "data", system, tmp_path / "whole")
+    places = [path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*")]
+    tried = 0
+    for number, place in enumerate(places):
+        source, apart = tmp_path / f"source-{number}", tmp_path / f"apart-{number}"
+        shutil.copytree(tmp_path / "whole", source)
+        path = source / place
+        if kind == "pipe" and path.is_dir():
+            continue
+        path.rename(apart)
+        if kind == "link":
+            path.symlink_to(apart)
+        else:
+            os.mkfifo(path)
+        with pytest.raises(DirectoryRefused, match=f"{place.name} is neither a file nor a directory"):
+            imported(tmp_path / f"data-{number}", system, source)
+        tried += 1
+    assert tried >= 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from interop import page
+from interop.brokers import NAMES, Broker, running_broker
 from interop.report import Report
 from interop.six_steps import PARTITIONS
 from support.serving import ServerProcess, serving
@@ -27,6 +28,13 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield running
         assert running.stop() == 0
         assert running.errors == ""
+
+
+@pytest.fixture(params=NAMES)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """A broker of one node on an empty directory: ours, and then Apache Kafka's."""
+    with running_broker(request.param, tmp_path / "broker") as running:
+        yield running
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

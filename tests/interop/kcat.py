@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,13 @@ PACKAGES = ("kcat", "librdkafka1", "libyajl2")
 
 
 class Kcat:
-    """kcat, as it is installed, or out of Debian's packages without installing them."""
+    """kcat, as it is installed, or out of Debian's packages without installing them.
 
-    def __init__(self) -> None:
+    *settings* are librdkafka's.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._options = [part for item in (settings or {}).items() for part in ("-X", "=".join(item))]
         self.environment = dict(os.environ)
         self.path = shutil.which("kcat") or self._unpacked()
         about = subprocess.run(
@@ -54,7 +58,7 @@ class Kcat:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start it with pipes."""
         pipe = subprocess.PIPE
-        command = [self.path, *arguments]
+        command = [self.path, *self._options, *arguments]
         return subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=self.environment
         )
@@ -78,7 +82,7 @@ class Member:
         }
         options = [part for item in settings.items() for part in ("-X", "=".join(item))]
         self.process = kcat.start(
-            *("-b", steps.broker.bootstrap, "-E", "-u", "-J", *options),
+            *("-b", steps.address, "-E", "-u", "-J", *options),
             *("-G", steps.group, steps.group_topic),
         )
         self.assigned: list[int] = []
@@ -119,7 +123,7 @@ def _have_read(members: Sequence[Member], count: int) -> bool:
 
 def seen_by_kcat(kcat: Kcat, steps: SixSteps) -> Generator[dict[str, Any]]:
     """Do one thing after the other, and yield what was seen of each."""
-    broker = ("-b", steps.broker.bootstrap)
+    broker = ("-b", steps.address)
     partitions: list[Any] = []
     while not partitions:
         # Kafka has it made when it is asked for, but does not wait for that.
@@ -152,7 +156,7 @@ def _send(kcat: Kcat, steps: SixSteps, part: Sequence[tuple[int, Record]], *opti
         records = [record for where, record in part if where == partition]
         headers = [option for name, value in records[0].headers for option in ("-H", f"{name}={value}")]
         lines = "".join(f"{record.key or ''}\t{record.value or ''}\n" for record in records)
-        place = ("-P", "-b", steps.broker.bootstrap, "-t", steps.topic, "-p", str(partition))
+        place = ("-P", "-b", steps.address, "-t", steps.topic, "-p", str(partition))
         kcat.run(*place, "-Z", "-K", "\t", *headers, *options, given=lines)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from interop.report import ABSENT, PASSED, STEPS, Results, load
+from interop.report import ABSENT, LOGINS, PASSED, STEPS, Results, load
 
 from cordwood.protocol.apis import APIS
 from cordwood.protocol.schema import Versions
@@ -46,24 +46,46 @@ def clients(results: Results) -> str:
     return _table(["Client", "Version", *STEPS], rows)
 
 
-def tools(results: Results) -> str:
+def secure(results: Results) -> str:
+    """Return the table of the clients and how they logged in over TLS."""
+    rows = []
+    for name, row in results.get("secure", {}).items():
+        checks = row["checks"]
+        others = [f"{check}: {outcome}" for check, outcome in checks.items() if check not in LOGINS]
+        logins = [checks.get(login, ABSENT) for login in LOGINS]
+        rows.append([name, row["version"], *logins, "; ".join(others)])
+    return _table(["Client", "Version", *LOGINS, "Besides"], rows)
+
+
+def tools(results: Results, section: str = "tools", head: str = "Tool") -> str:
     """Return the table of the tools and what was done with each."""
     rows = []
-    for name, row in results.get("tools", {}).items():
+    for name, row in results.get(section, {}).items():
         passed = [check for check, outcome in row["checks"].items() if outcome == PASSED]
         failed = [check for check, outcome in row["checks"].items() if outcome != PASSED]
         rows.append([name, row["version"], "; ".join(passed), "; ".join(failed) or ABSENT])
-    return _table(["Tool", "Version", "Passed", "Failed"], rows)
+    return _table([head, "Version", "Passed", "Failed"], rows)
+
+
+def frameworks(results: Results) -> str:
+    """Return the table of the frameworks and what each went through."""
+    return tools(results, "frameworks", "Framework")
 
 
 def summary(results: Results) -> str:
     """Return what a run has to show."""
-    return "\n\n".join(make(results) for make in (clients, tools))
+    return "\n\n".join(make(results) for make in (clients, secure, frameworks, tools))
 
 
 def made(text: str, results: Results) -> str:
     """Return the page *text* with its tables made anew. The rest of it is written by hand."""
-    tables = {"served": served(), "clients": clients(results), "tools": tools(results)}
+    tables = {
+        "served": served(),
+        "clients": clients(results),
+        "secure": secure(results),
+        "frameworks": frameworks(results),
+        "tools": tools(results),
+    }
     for name, table in tables.items():
         start = f"<!-- made: {name} -->\n"
         before, found, rest = text.partition(start)

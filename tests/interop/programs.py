@@ -6,11 +6,14 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from interop.frameworks import SMALL, compiled_java
 from interop.kafka_jars import KAFKA_VERSION, java_command
-from interop.toolbox import CACHE, HERE, fetch, kept, program
+from interop.toolbox import CACHE, HERE, fetch, kept, maven_jars, program
 
 
 class Program(NamedTuple):
@@ -21,11 +24,13 @@ class Program(NamedTuple):
     command: list[str]
 
 
+@cache
 def java() -> Program:
     """Return the program with Kafka's own Java client. Java compiles its one file as it starts it."""
     return Program("Java kafka-clients", KAFKA_VERSION, java_command(HERE / "java" / "SixSteps.java"))
 
 
+@cache
 def kafkajs() -> Program:
     """Return the program with kafkajs."""
     source = HERE / "kafkajs"
@@ -43,17 +48,31 @@ def kafkajs() -> Program:
     return Program("kafkajs", version, command)
 
 
-def franz_go() -> Program:
-    """Return the program with franz-go, built by the Go that is there."""
+@cache
+def franz_go(package: str = ".") -> Program:
+    """Return the program with franz-go, or another *package* of its module, built by the Go that is there."""
     source = HERE / "franz-go"
     go = program("go")
     here = {"GOMODCACHE": CACHE / "go" / "modules", "GOCACHE": CACHE / "go" / "build", "GOTOOLCHAIN": "local"}
     environment = {name: str(value) for name, value in here.items()}
     (CACHE / "go").mkdir(parents=True, exist_ok=True)
     kept("go-modules", [source / "go.sum"], lambda _: fetch([go, "mod", "download"], source, environment))
-    built = CACHE / "go" / "six_steps"
+    built = CACHE / "go" / ("six_steps" if package == "." else Path(package).name)
     # What does not compile is our mistake, and no reason to skip anything.
-    subprocess.run([go, "build", "-o", built, "."], cwd=source, env={**os.environ, **environment}, check=True)
+    subprocess.run(
+        [go, "build", "-o", built, package], cwd=source, env={**os.environ, **environment}, check=True
+    )
     found = re.search(r"franz-go (v\S+)", (source / "go.mod").read_text())
     assert found is not None
     return Program("franz-go", found[1], [str(built)])
+
+
+def flink(name: str, arguments: Sequence[str]) -> Program:
+    """Return the job of a file in flink/, which needs its classes compiled: Flink loads them by name."""
+    jars = maven_jars(HERE / "flink" / "pom.xml")
+    found = next(jar for jar in jars if jar.name.startswith("flink-connector-kafka-"))
+    # As Flink's own scripts do: it looks into classes of java.base.
+    opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("util", "lang")]
+    classpath = os.pathsep.join(map(str, jars))
+    command = compiled_java(HERE / "flink" / f"{name}.java", classpath, arguments, [*SMALL, *opened])
+    return Program("Flink", found.stem.removeprefix("flink-connector-kafka-"), command)

@@ -12,6 +12,8 @@ from unittest import SkipTest
 RESULTS = Path(__file__).parent / "results.json"
 #: What every client is put through, in this order.
 STEPS = ("create", "produce", "idempotent", "consume", "group", "admin")
+#: How clients log in over TLS: with each mechanism of SASL, and with a certificate.
+LOGINS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate")
 PASSED, FAILED, ABSENT = "passed", "FAILED", "-"
 
 
@@ -57,12 +59,17 @@ class Report:
         row["checks"][check] = outcome
 
     def save(self, path: Path = RESULTS) -> None:
-        """Replace the rows of what was run; what was skipped keeps those it had.
+        """Replace the checks that were run; others keep their outcome as long as the version is the same.
 
-        Nothing in them changes from run to run, times least of all: a difference is news.
+        Nothing in them changes from run to run, times least of all: a difference is news. A check that is
+        not made any more stays until the file is removed before a run of everything.
         """
         kept = load(path)
         for section, rows in self.results.items():
-            kept[section] = {**kept.get(section, {}), **rows}
+            of_section = kept.setdefault(section, {})
+            for name, row in rows.items():
+                before = of_section.get(name)
+                known = before["checks"] if before is not None and before["version"] == row["version"] else {}
+                of_section[name] = Row(version=row["version"], checks={**known, **row["checks"]})
         ordered = {section: dict(sorted(kept[section].items())) for section in sorted(kept)}
         path.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n")

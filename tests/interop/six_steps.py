@@ -22,9 +22,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
 )
+from interop.logins import planned
 from interop.report import ABSENT, STEPS, Report
 from support.clients import COMPRESSIONS, Confluent, Outgoing, Stored
 from support.patience import SECONDS_MAX
+from support.secure_clients import Login
 from support.serving import RawClient
 
 from cordwood.formats.batch import BatchHeader, scan
@@ -73,7 +75,8 @@ class SixSteps:
     """What one client is asked to do with one broker, and a check for each step of it.
 
     Clients differ in what they can send: headers whose value is null or not, and values that are empty, at
-    timestamps of one's choice, or neither.
+    timestamps of one's choice, or neither. With *access* a client connects there and logs in, while the
+    checks go on to use the broker's open address.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class SixSteps:
         compressions: Sequence[str] = COMPRESSIONS,
         null_headers: bool = True,
         exact: bool = True,
+        access: tuple[str, Login] | None = None,
     ) -> None:
         self.broker = broker
+        self.access = access
         self.topic = f"six-steps-{client}"
         self.group_topic = f"{self.topic}-group"
         self.group = f"{self.topic}-members"
@@ -119,6 +124,11 @@ class SixSteps:
             made.append((partition, Record(key, value, tuple(headers), self._now + 10 * self._made)))
         return made
 
+    @property
+    def address(self) -> str:
+        """Where the client connects."""
+        return self.broker.bootstrap if self.access is None else self.access[0]
+
     def middle(self) -> dict[str, int]:
         """Return an offset and a time in the middle of what was sent, and how many records follow them."""
         times = sorted(record.timestamp for part in self.log for record in part)
@@ -132,14 +142,16 @@ class SixSteps:
             "time_count": sum(timestamp >= middle for timestamp in times),
         }
 
-    def plan(self) -> dict[str, Any]:
-        """Return everything that a client's program must know."""
+    def plan(self, steps: Sequence[str] = STEPS) -> dict[str, Any]:
+        """Return everything that a client's program must know to take *steps*."""
 
         def listed(records: Sequence[tuple[int, Record]]) -> list[dict[str, Any]]:
             return [{"partition": partition, **record._asdict()} for partition, record in records]
 
         return {
-            "bootstrap": self.broker.bootstrap,
+            "bootstrap": self.address,
+            **({} if self.access is None else planned(self.access[1])),
+            "steps": steps,
             "topic": self.topic,
             "partitions": PARTITIONS,
             "produce": [{"compression": name, "records": listed(part)} for name, part in self.parts],

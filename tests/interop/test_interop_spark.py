@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interop.logins import java_settings
 from interop.report import Report
 from interop.six_steps import running_program
 from interop.toolbox import HERE, fetch, kept, maven_jars, program
 from support.clients import Confluent, Outgoing, Stored
+from support.commands import said
+from support.secured import USERS, Secured
 from support.serving import ServerProcess
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
@@ -43,8 +47,8 @@ def pyspark() -> Path:
     return kept("pyspark", [pins], fill)
 
 
-def produce(server: ServerProcess, topic: str, numbers: range) -> None:
-    with Confluent().producing(server.bootstrap, topic, "lz4") as producer:
+def produce(bootstrap: str, topic: str, numbers: range) -> None:
+    with Confluent().producing(bootstrap, topic, "lz4") as producer:
         producer.send(
             [
                 Outgoing(
@@ -60,9 +64,9 @@ def produce(server: ServerProcess, topic: str, numbers: range) -> None:
         producer.flush()
 
 
-def stored(server: ServerProcess, topic: str, count: int) -> list[Stored]:
+def stored(bootstrap: str, topic: str, count: int) -> list[Stored]:
     """Read all of a topic with another client: there are just *count* records."""
-    with Confluent().consuming(server.bootstrap) as consumer:
+    with Confluent().consuming(bootstrap) as consumer:
         consumer.begin(topic, PARTITIONS)
         assert sum(end for _, end in consumer.bounds().values()) == count
         return consumer.take(count)
@@ -96,6 +100,27 @@ def content(records: list[Stored]) -> list[tuple[Any, ...]]:
 
 
 def test_source_and_sink(server: ServerProcess, report: Report, tmp_path: Path) -> None:
+    go_through(server.bootstrap, server.bootstrap, {}, NAME, report, tmp_path)
+
+
+def test_source_and_sink_of_a_user_with_the_rights_that_they_need(report: Report, tmp_path: Path) -> None:
+    """Over SASL_SSL, by SCRAM, on topics that others have made."""
+    with Secured(tmp_path) as secured:
+        place = ("--bootstrap", secured.bootstrap)
+        bela = ("acl", "add", "--allow-principal", "User:bela")
+        said(*bela, "--operation", "Read", "--topic", "t", "--topic", "copy", *place)
+        said(*bela, "--operation", "Write", "--topic", "copy", "--topic", "stream-copy", *place)
+        login = secured.login("SCRAM-SHA-512").but(user="bela", password=USERS["bela"])
+        settings = java_settings(login)
+        go_through(
+            secured.bootstrap, secured.addresses["USERS"], settings, f"{NAME} over SASL_SSL", report, tmp_path
+        )
+
+
+def go_through(
+    bootstrap: str, address: str, settings: Mapping[str, str], name: str, report: Report, tmp_path: Path
+) -> None:
+    """Have Spark, which connects to *address* with *settings*, take all steps; look on at *bootstrap*."""
     program("java")
     jars = maven_jars(HERE / "spark" / "pom.xml")
     packages = pyspark()
@@ -105,13 +130,14 @@ def test_source_and_sink(server: ServerProcess, report: Report, tmp_path: Path) 
     version = f"{found[1]} ({client})"
 
     for topic in ("t", "copy", "stream-copy"):
-        Confluent().create_topic(server.bootstrap, topic, PARTITIONS)
-    produce(server, "t", range(RECORDS))
-    first = stored(server, "t", RECORDS)
+        Confluent().create_topic(bootstrap, topic, PARTITIONS)
+    produce(bootstrap, "t", range(RECORDS))
+    first = stored(bootstrap, "t", RECORDS)
     middle = FIRST_TIME + RECORDS // 2
     ranges = {"0": (5, 20), "1": (0, 50), "2": (49, 50)}
     plan = {
-        "bootstrap": server.bootstrap,
+        "bootstrap": address,
+        "settings": settings,
         # Those that Spark has already are left alone.
         "jars": [str(jar) for jar in jars if not (packages / "pyspark" / "jars" / jar.name).exists()],
         "topic": "t",
@@ -131,25 +157,25 @@ def test_source_and_sink(server: ServerProcess, report: Report, tmp_path: Path) 
         str(HERE / "spark" / "source_and_sink.py"),
     ]
     with running_program(command, plan, tmp_path, SPARK_SECONDS_MAX) as hear:
-        with report.check("tools", NAME, version, "batch read from the earliest offset"):
+        with report.check("tools", name, version, "batch read from the earliest offset"):
             assert in_order(hear("batch")) == as_rows(first)
-        with report.check("tools", NAME, version, "batch read between offsets"):
+        with report.check("tools", name, version, "batch read between offsets"):
             assert in_order(hear("offsets")) == as_rows(within)
-        with report.check("tools", NAME, version, "batch read from a time"):
+        with report.check("tools", name, version, "batch read from a time"):
             assert in_order(hear("time")) == as_rows(later)
-        with report.check("tools", NAME, version, "stream read from the earliest offset"):
+        with report.check("tools", name, version, "stream read from the earliest offset"):
             assert in_order(hear("stream")) == as_rows(first)
-        with report.check("tools", NAME, version, "stream read from a time"):
+        with report.check("tools", name, version, "stream read from a time"):
             assert in_order(hear("stream time")) == as_rows(later)
-        with report.check("tools", NAME, version, "batch write"):
+        with report.check("tools", name, version, "batch write"):
             seen = in_order(hear("sink"))
-            copied = stored(server, "copy", RECORDS)
+            copied = stored(bootstrap, "copy", RECORDS)
             assert content(copied) == content(first)
             assert seen == as_rows(copied)
-        with report.check("tools", NAME, version, "stream write, resumed from its checkpoint"):
+        with report.check("tools", name, version, "stream write, resumed from its checkpoint"):
             hear("stream sink")
-            assert content(stored(server, "stream-copy", RECORDS)) == content(first)
-            produce(server, "t", range(RECORDS, 2 * RECORDS))
+            assert content(stored(bootstrap, "stream-copy", RECORDS)) == content(first)
+            produce(bootstrap, "t", range(RECORDS, 2 * RECORDS))
             hear("stream sink")
-            everything = stored(server, "t", 2 * RECORDS)
-            assert content(stored(server, "stream-copy", 2 * RECORDS)) == content(everything)
+            everything = stored(bootstrap, "t", 2 * RECORDS)
+            assert content(stored(bootstrap, "stream-copy", 2 * RECORDS)) == content(everything)

@@ -10,41 +10,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from interop.kafka_jars import KAFKA_VERSION, QUICK, java_command, run_tool
+from interop.kafka_jars import KAFKA_VERSION, MAIN_CLASSES, QUICK, java_command, run_tool
 from interop.report import Report
 from interop.toolbox import HERE
 from support.clients import COMPRESSIONS, Confluent, Outgoing
-from support.serving import ServerProcess
+from support.commands import said
+from support.serving import ServerProcess, serving
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
-TOOLS = "org.apache.kafka.tools"
-#: What each is called in Kafka's bin/, without its ``.sh``.
-MAIN_CLASSES = {
-    "kafka-topics": f"{TOOLS}.TopicCommand",
-    "kafka-configs": "kafka.admin.ConfigCommand",
-    "kafka-consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
-    "kafka-groups": f"{TOOLS}.GroupsCommand",
-    "kafka-console-producer": f"{TOOLS}.ConsoleProducer",
-    "kafka-console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
-    "kafka-producer-perf-test": f"{TOOLS}.ProducerPerformance",
-    "kafka-consumer-perf-test": f"{TOOLS}.ConsumerPerformance",
-    "kafka-verifiable-producer": f"{TOOLS}.VerifiableProducer",
-    "kafka-verifiable-consumer": f"{TOOLS}.VerifiableConsumer",
-    "kafka-e2e-latency": f"{TOOLS}.EndToEndLatency",
-    "kafka-get-offsets": f"{TOOLS}.GetOffsetShell",
-    "kafka-delete-records": f"{TOOLS}.DeleteRecordsCommand",
-    "kafka-log-dirs": f"{TOOLS}.LogDirsCommand",
-    "kafka-broker-api-versions": f"{TOOLS}.BrokerApiVersionsCommand",
-    "kafka-cluster": f"{TOOLS}.ClusterTool",
-    "kafka-dump-log": f"{TOOLS}.DumpLogSegments",
-    "kafka-acls": f"{TOOLS}.AclCommand",
-    "kafka-features": f"{TOOLS}.FeatureCommand",
-    "kafka-leader-election": f"{TOOLS}.LeaderElectionCommand",
-    "kafka-metadata-quorum": f"{TOOLS}.MetadataQuorumCommand",
-    "kafka-reassign-partitions": f"{TOOLS}.reassign.ReassignPartitionsCommand",
-    "kafka-transactions": f"{TOOLS}.TransactionsCommand",
-}
 Check = Callable[[str, str], AbstractContextManager[None]]
 Tool = Callable[..., str]
 
@@ -97,6 +71,28 @@ def test_configs(tool: Tool, check: Check, server: ServerProcess) -> None:
     with check("kafka-configs", "describe the brokers"):
         brokers = tool("kafka-configs", "--entity-type", "brokers", "--describe", "--all")
         assert "num.partitions=3 " in brokers
+
+
+def test_quotas(tool: Tool, check: Check) -> None:
+    """What Kafka itself prints for the same commands is compared in test_interop_client_quotas.py."""
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    every_client = ("--entity-type", "clients", "--entity-default")
+    with check("kafka-configs", "add, list and remove quotas"):
+        tool(
+            "kafka-configs",
+            *alice,
+            "--alter",
+            "--add-config",
+            "producer_byte_rate=1024,consumer_byte_rate=2048",
+        )
+        tool("kafka-configs", *alice, *every_client, "--alter", "--add-config", "request_percentage=12.5")
+        tool("kafka-configs", *alice, "--alter", "--delete-config", "consumer_byte_rate")
+        assert "for user-principal 'alice' are producer_byte_rate=1024.0" in tool(
+            "kafka-configs", "--entity-type", "users", "--describe"
+        )
+        assert "for user-principal 'alice', the default client-id are request_percentage=12.5" in tool(
+            "kafka-configs", *alice, "--entity-type", "clients", "--describe"
+        )
 
 
 def test_consumer_groups(tool: Tool, check: Check, server: ServerProcess) -> None:
@@ -155,10 +151,73 @@ def test_what_is_asked_of_a_whole_cluster(tool: Tool, check: Check, server: Serv
     with check("kafka-configs", "describe users and clients"):
         for kind in ("users", "clients"):
             assert tool("kafka-configs", "--entity-type", kind, "--describe").strip() == ""
+
+
+def test_users(tool: Tool, check: Check, server: ServerProcess) -> None:
+    """Users that either tool makes are those of the other."""
+    alice = ("--entity-type", "users", "--entity-name", "alice")
+    with check("kafka-configs", "add, list and remove users"):
+        password = "SCRAM-SHA-512=[password=correct-horse]"
+        tool("kafka-configs", *alice, "--alter", "--add-config", password)
+        place = ("--bootstrap", server.bootstrap)
+        (found,) = json.loads(said("user", "list", "--json", *place))
+        assert found == {"user": "alice", "mechanism": "SCRAM-SHA-512", "iterations": 4096}
+        said("user", "add", "bela", "--password-file", "-", *place, stdin="correct-horse\n")
+        listed = tool("kafka-configs", "--entity-type", "users", "--describe")
+        assert "for user-principal 'alice' are SCRAM-SHA-512=iterations=4096" in listed
+        assert len(re.findall("for user-principal 'bela'", listed)) == 1
+        tool("kafka-configs", *alice, "--alter", "--delete-config", "SCRAM-SHA-512")
+        said("user", "remove", "bela", *place)
+        assert json.loads(said("user", "list", "--json", *place)) == []
+
+
+#: Options of kafka-acls that our own command has too.
+ACL_OPTIONS = (
+    "--allow-principal User:alice --operation Read --operation DescribeConfigs --topic orders --topic other",
+    "--deny-principal User:* --deny-host 10.0.0.1 --topic ord --resource-pattern-type prefixed",
+    "--allow-principal User:al --allow-host 10.0.0.1 --producer --idempotent --topic t --transactional-id x",
+    "--allow-principal User:bob --consumer --topic * --group g",
+    "--allow-principal User:carol --operation All --cluster",
+)
+
+
+def test_acls(tool: Tool, check: Check, server: ServerProcess, tmp_path: Path) -> None:
+    """The same options make the same ACLs as our own command's."""
     with check("kafka-acls", "told that there is no authorizer"):
         command = java_command(MAIN_CLASSES["kafka-acls"], ["--bootstrap-server", server.bootstrap, "--list"])
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert "SecurityDisabledException" in done.stdout + done.stderr
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with serving(tmp_path / "theirs", settings) as other:
+        place = ("--bootstrap-server", other.bootstrap)
+
+        def acls(*arguments: str) -> str:
+            return run_tool(MAIN_CLASSES["kafka-acls"], *arguments, *place)
+
+        with check("kafka-acls", "add"):
+            for options in ACL_OPTIONS:
+                acls("--add", *options.split())
+                said("acl", "add", *options.split(), "--data", tmp_path / "ours")
+            theirs = said("acl", "list", "--json", "--bootstrap", other.bootstrap)
+            ours = said("acl", "list", "--json", "--data", tmp_path / "ours")
+            assert _rules(theirs) == _rules(ours)
+            assert len(_rules(ours)) == 15
+        with check("kafka-acls", "list"):
+            listed = acls("--list", "--topic", "orders", "--resource-pattern-type", "match")
+            assert "operation=DESCRIBE_CONFIGS, permissionType=ALLOW" in listed
+            assert "host=10.0.0.1, operation=ALL, permissionType=DENY" in listed
+            assert len(re.findall("principal=", listed)) == 5
+        with check("kafka-acls", "remove"):
+            for options in ACL_OPTIONS:
+                acls("--remove", "--force", *options.split())
+            assert _rules(said("acl", "list", "--json", "--bootstrap", other.bootstrap)) == set()
+
+
+def _rules(listed: str) -> set[tuple[str, ...]]:
+    return {tuple(each.values()) for each in json.loads(listed)}
 
 
 def test_a_java_consumer_fetches_in_a_session(check: Check, server: ServerProcess, tmp_path: Path) -> None:
@@ -283,7 +342,7 @@ def _check_dump(files: Mapping[Path, int]) -> set[str]:
         text=True,
         check=True,
     )
-    # 4.3.0 says this of each segment that does not start at 0, Kafka's own too.
+    # 4.3 says this of each segment that does not start at 0, Kafka's own too.
     complaints = [
         line
         for path in files

@@ -17,6 +17,7 @@ from protocol.definitions import (
     kafka_fields,
     random_message,
 )
+from protocol.newer_definitions import NEWER
 from protocol.oracles import ORACLES, Oracle
 from protocol.plain import decoded, encoded, from_ours, message_class, to_ours, understood, without_skipped
 
@@ -53,17 +54,19 @@ def test_as_many_of_the_smallest_elements_as_there_are_bytes_for_are_read(case: 
     """What a count is compared with is the smallest element there can be, and not one larger."""
     for depth in (1, 2, 3):
         message = crowded_message(case, depth)
-        for oracle in ORACLES:
+        for oracle in (each for each in ORACLES if each.supports(case)):
             assert from_ours(case, decoded(case, oracle.encode(case, message))) == understood(case, message)
 
 
-def test_both_oracles_cover_every_message_of_every_version() -> None:
+def test_both_oracles_cover_every_message_of_every_version_that_they_have() -> None:
     """A comparison that is left out is none: count the pairs that are compared."""
     print(
         f"{len(APIS)} APIs, {len(PAIRS)} pairs of message version and oracle, {MESSAGES_EACH} messages each"
     )
-    assert len(CASES) >= 402
-    assert len(PAIRS) == 2 * len(CASES)
+    assert len(CASES) >= 446
+    only_one = [case for case in CASES if case.name in NEWER]
+    assert len(PAIRS) == 2 * len(CASES) - len(only_one)
+    assert len(only_one) == 8
 
 
 @pytest.mark.parametrize("case", DECLARED, ids=str)
@@ -77,8 +80,12 @@ def test_our_declarations_are_kafkas(case: Case) -> None:
 def compare_declarations(cls: type[Any], kafka: tuple[KafkaField, ...], version: int) -> None:
     present = [each for each in kafka if version in each.versions]
     declared = fields_of(cls, version)
-    assert [(each.name, each.tag, version in each.nullable, each.default) for each in declared] == [
-        (each.name, each.tag, each.nullable_in(version), default_of(each)) for each in present
+    # A struct that cannot be null is a new one by default, and is declared by its class.
+    ours_by_default = [{} if isinstance(each.default, type) else each.default for each in declared]
+    by_default = [{} if isinstance(default_of(each), dict) else default_of(each) for each in present]
+    assert ours_by_default == by_default
+    assert [(each.name, each.tag, version in each.nullable) for each in declared] == [
+        (each.name, each.tag, each.nullable_in(version)) for each in present
     ]
     for ours, theirs in zip(declared, present, strict=True):
         kind = ours.type.element if isinstance(ours.type, Array) else ours.type

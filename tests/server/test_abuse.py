@@ -604,7 +604,8 @@ def test_requests_of_clients_that_hung_up_count_until_they_are_dealt_with(tmp_pa
             for _ in range(200):
                 with RawClient(server.address) as client:
                     client.socket.settimeout(0.1)
-                    with suppress(TimeoutError):
+                    # A quick server may have refused the first request and hung up by then.
+                    with suppress(TimeoutError, ConnectionError):
                         client.socket.sendall(frame)
     # And what a batch is decompressed to, while the one before is given back. Without the limit: 560 MB.
     assert memory.growth < 2 * BUDGET + 256 * MIB

@@ -27,7 +27,13 @@ import cordwood
 from cordwood import Broker
 from cordwood.config.dynamic import DYNAMIC_SETTINGS
 from cordwood.config.kinds import text_of
-from cordwood.config.loading import BROKER_SETTINGS, FIXED_SETTINGS, TOPIC_SETTINGS, load_broker_config
+from cordwood.config.loading import (
+    BROKER_SETTINGS,
+    FIXED_SETTINGS,
+    LISTENER_SETTINGS,
+    TOPIC_SETTINGS,
+    load_broker_config,
+)
 from cordwood.disk.memory import MemoryFiles
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
@@ -406,7 +412,7 @@ def test_every_setting_of_a_topic_is_listed_with_where_its_value_comes_from(clie
 
 def test_every_setting_of_the_broker_is_listed(client: RawClient) -> None:
     listed = describe(client, "0", BROKER)
-    every = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+    every = (*BROKER_SETTINGS.values(), *LISTENER_SETTINGS.values(), *TOPIC_SETTINGS.values())
     assert listed.keys() == {setting.broker_name for setting in every if setting.broker_kinds}
     assert {name for name, one in listed.items() if not one.read_only} == DYNAMIC_SETTINGS.keys()
     assert (listed["log.index.interval.bytes"].value, listed["log.index.interval.bytes"].config_source) == (

@@ -14,6 +14,7 @@ import pytest
 from support.asking import Asking, records_in, values_in
 from support.clocks import HookedFiles, ManualClock
 from support.patience import SECONDS_MAX
+from support.seeds import seed_or
 from support.serving import serving
 
 from cordwood import Broker
@@ -303,18 +304,6 @@ def test_a_topic_that_is_not_there_is_refused_and_the_others_are_stored(raw: Ask
         answer = raw.ask(ApiKey.PRODUCE, ProduceRequest(None, -1, 1000, named), version)
         assert [each.partitions[0].error_code for each in answer.topics] == [code, 0, code]
     assert raw.offset_at(topic, LATEST).offset == 2
-
-
-def test_a_transaction_is_refused_with_one_clear_error(raw: Asking, topic: str) -> None:
-    """There are none yet, and a producer must not believe that it has one."""
-    request = raw.produce_request(topic, {0: batch_of(b"x"), 1: batch_of(b"y")}, transactional_id="mine")
-    for answer in raw.ask(ApiKey.PRODUCE, request).topics[0].partitions:
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert answer.error_message == "transactions are not supported"
-    asked = InitProducerIdRequest(transactional_id="mine", transaction_timeout_ms=60_000)
-    refused = raw.ask(ApiKey.INIT_PRODUCER_ID, asked)
-    assert (refused.error_code, refused.producer_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
-    assert raw.offset_at(topic, LATEST).offset == 0
 
 
 def test_a_batch_is_stored_once_however_often_it_is_sent(tmp_path: Path) -> None:
@@ -671,7 +660,7 @@ def test_what_one_may_do_is_told_to_who_asks(version: int, raw: Asking, topic: s
 
 def test_requests_sent_together_are_answered_in_their_order(raw: Asking, topic: str) -> None:
     """However they are cut on their way; and each sees what was stored before it, and nothing later."""
-    seed = random.randrange(1 << 32)
+    seed = seed_or(20_261_001)
     print(f"seed {seed}")
     chance = random.Random(seed)
     offsets = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(timestamp=LATEST)])

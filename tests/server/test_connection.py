@@ -33,7 +33,8 @@ from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest,
 from cordwood.protocol.wire import NULL_ID
 from cordwood.server.connections import connection as module
 from cordwood.server.connections.budget import Budget
-from cordwood.server.connections.connection import REQUESTS_MAX, UNSENT_MAX, Connection, Exchange
+from cordwood.server.connections.connection import REQUESTS_MAX, UNSENT_MAX, Connection
+from cordwood.server.connections.exchange import Exchange
 
 SIZE_MAX = 4 << 20
 LIMIT = 1 << 20

@@ -42,8 +42,8 @@ from cordwood.protocol.messages.topics import DeleteRecordsPartition, DeleteReco
 from cordwood.server.maintenance import following
 from cordwood.storage.chain import follower as chain_following
 from cordwood.storage.log import mark_writer as mark_keeper
-from cordwood.storage.log import producer_saving as producer_keeper
 from cordwood.storage.log.partition_log import PartitionLog
+from cordwood.storage.log.producers import keeper as producer_keeper
 
 OK, STORAGE_ERROR = ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR
 SYNCS = frozenset({"sync", "sync_directory"})

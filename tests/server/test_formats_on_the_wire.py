@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from support.patience import SECONDS_MAX
 
 import cordwood
+from cordwood.embedded.reading import records_between
 from cordwood.formats.registry import FORMATS
 
 NOON = 1_700_000_000_000
@@ -123,6 +124,30 @@ def test_what_a_format_cannot_hold_comes_back_as_an_invalid_record(
     assert len(received(broker, topic, 0, stored + 1)) == stored + 1
 
 
+def test_an_event_type_is_a_header_for_clients_and_a_malformed_one_is_an_invalid_record(
+    broker: cordwood.Broker,
+) -> None:
+    """In the format kimberlite, which stores it in a field of its own; data has no header."""
+    header = "cordwood.event_type"
+    create(broker, "event-types", **{"cordwood.format": "kimberlite"})
+    rows: list[dict[str, Any]] = [
+        {"value": b"data"},
+        {"value": b"made up", "headers": [(header, b"7")]},
+        {"value": b"state", "headers": [(header, b"1")]},
+        {"value": None, "headers": [(header, b"2")]},
+        {"value": b"last", "headers": [(header, b"65535")]},
+    ]
+    assert send(broker, "event-types", rows) == [0, 1, 2, 3, 4]
+    for headers in ([(header, b"65536")], [(header, b"7"), (header, b"8")], [(header, b"x")], [("h", b"7")]):
+        (told,) = send(broker, "event-types", [{"value": b"v", "headers": headers}])
+        assert isinstance(told, KafkaError)
+        assert told.code() == KafkaError.INVALID_RECORD
+    found = [(each.value(), each.headers() or []) for each in received(broker, "event-types", 0, 5)]
+    # A null value says that it is a tombstone.
+    rows[3]["headers"] = []
+    assert found == [(each["value"], each.get("headers", [])) for each in rows]
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_times_and_ends_are_found_by_a_client_in_any_format(broker: cordwood.Broker, name: str) -> None:
     topic = f"times-{name}"
@@ -164,3 +189,19 @@ def test_an_idempotent_producer_goes_on_after_a_restart_and_repeats_nothing(tmp_
             assert [message.value() for message in received(running, "t", 0, 6)] == [
                 b"%d" % number for number in range(6)
             ]
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"batch"}))
+def test_one_batch_of_a_client_that_exceeds_segment_bytes_goes_to_several_segments(
+    broker: cordwood.Broker, name: str
+) -> None:
+    """Each offset once and in order, from an idempotent producer, and no segment is larger than allowed."""
+    topic = f"spread-{name}"
+    create(broker, topic, **{"cordwood.format": name, **SMALL})
+    rows = [{"value": b"%03d" % number + bytes(40), "timestamp": NOON + number} for number in range(200)]
+    settings = {"enable.idempotence": True, "linger.ms": 500, "batch.num.messages": 200}
+    assert send(broker, topic, rows, **settings) == list(range(200))
+    partition = broker._node.directory.partitions.own(topic, 0)
+    assert len(partition.state.sealed) > 5
+    assert max(info.size for info in partition.state.sealed) <= int(SMALL["segment.bytes"])
+    assert [record.value for record in records_between(partition, 0, 200)] == [each["value"] for each in rows]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from support.groups import ConsumerProcess, fetch_offsets, wait_until_loaded
 from support.patience import Limit
@@ -26,16 +27,33 @@ from cordwood.protocol.wire import NULL_ID
 TOPIC, PARTITIONS = "topic", 6
 EVERY_PARTITION = frozenset(range(PARTITIONS))
 RECORDS_A_CHAPTER = 10
-SESSION_MS = 5_000
+SESSION_MS = 10_000
 #: A static member is started anew within its session, which must be long enough for that on a slow machine.
 STATIC_SESSION_MS = 20_000
-SETTINGS = {"group.min.session.timeout.ms": "1000", "auto.create.topics.enable": "false"}
+SETTINGS = {
+    "group.min.session.timeout.ms": "1000",
+    "auto.create.topics.enable": "false",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.consumer.heartbeat.interval.ms": str(SESSION_MS // 10),
+    "group.consumer.assignment.interval.ms": "0",
+}
 Place = tuple[int, int]
+#: In place of an assignor: the client uses the consumer protocol, and the broker's assignor.
+CONSUMER_PROTOCOL = "consumer protocol"
 
 #: Name of the group, and the client and assignor of its three members.
 CASTS: dict[str, Sequence[tuple[str, str]]] = {
     "confluent-kafka with range": [("confluent-kafka", "range")] * 3,
     "confluent-kafka cooperative": [("confluent-kafka", "cooperative-sticky")] * 3,
+    "confluent-kafka with the consumer protocol": [("confluent-kafka", CONSUMER_PROTOCOL)] * 3,
+    # Each member that joins makes the group change its protocol, with all members in it.
+    "confluent-kafka with both protocols": [
+        ("confluent-kafka", "range"),
+        ("confluent-kafka", CONSUMER_PROTOCOL),
+        ("confluent-kafka", "range"),
+    ],
     "aiokafka": [("aiokafka", "range")] * 3,
     "kafka-python": [("kafka-python", "range")] * 3,
     "one of each": [("confluent-kafka", "range"), ("aiokafka", "range"), ("kafka-python", "range")],
@@ -55,7 +73,9 @@ class Company:
         self._stack = stack
 
     def start(self, client: str, **more: object) -> ConsumerProcess:
-        settings: dict[str, object] = {"session_ms": SESSION_MS, **more}
+        settings: dict[str, Any] = {"session_ms": SESSION_MS, **more}
+        if settings.get("assignor") == CONSUMER_PROTOCOL:
+            settings["protocol"] = "consumer"
         member = ConsumerProcess(client, self._server.bootstrap, self.name, TOPIC, **settings)
         self._stack.callback(member.close)
         self.members.append(member)

@@ -1,6 +1,6 @@
 """Thousands of hostile frames at one server, which lives, serves others, and keeps its memory.
 
-`CORDWOOD_HOSTILE_FRAMES` sets how many (default 10,000), `CORDWOOD_HOSTILE_SEED` which.
+`CORDWOOD_HOSTILE_FRAMES` sets how many (default 10,000), `CORDWOOD_SEED` which.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from support.hostile import (
     valid_frames,
 )
 from support.patience import SECONDS_MAX, Limit
+from support.seeds import seed_or
 from support.serving import RawClient, ServerProcess, serving
 
 from cordwood.formats import batch
@@ -48,7 +49,7 @@ from cordwood.protocol.messages.topics import CreatableTopic, CreateTopicsReques
 from cordwood.protocol.wire import NULL_ID
 
 FRAMES = int(os.environ.get("CORDWOOD_HOSTILE_FRAMES", "10000"))
-SEED = int(os.environ.get("CORDWOOD_HOSTILE_SEED", "20260318"))
+SEED = seed_or(20_260_318)
 ROUNDS = 3
 #: Valid frames in the load that an attack is compared with: enough for a 99th percentile.
 CONTROL_FRAMES = 8_000

@@ -17,7 +17,7 @@ from broker.nodes import node_on, open_on
 from support.patience import SECONDS_MAX
 from support.serving import RawClient
 
-from cordwood.config.kinds import Endpoint
+from cordwood.config.listeners import Endpoint
 from cordwood.config.loading import BrokerConfig, load_broker_config
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import ListenFailed
@@ -263,7 +263,8 @@ class Accepting:
         self.address = real.getsockname()
         self.socket = Scripted(real)
         sockets = [(cast("socket.socket", self.socket), "PLAINTEXT")]
-        self.acceptor = Acceptor(self.loop, sockets, self._make)
+        self.said: list[str] = []
+        self.acceptor = Acceptor(self.loop, sockets, self._make, self.said.append)
 
     def _make(self, name: str) -> Peer | None:
         if not self._welcome:

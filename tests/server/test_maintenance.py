@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from pathlib import Path
 from threading import Event
@@ -28,6 +29,8 @@ from cordwood.server.maintenance.periodic import ClockWatch, Pacer
 from cordwood.server.maintenance.scrubbing import Paced
 from cordwood.storage.chain import follower as chain_following
 from cordwood.storage.chain.chains import kept_chain
+from cordwood.storage.log import read_state
+from cordwood.verify import verify_directory
 
 #: Look for work all the time.
 EAGER = {"log.retention.check.interval.ms": "20", "log.cleaner.backoff.ms": "20"}
@@ -339,3 +342,59 @@ def test_what_outgrows_retention_by_size_does_not_wait_until_that_is_due(
             return total
 
         until(lambda: size() < 7 << 20, "it only grows")
+
+
+def sealed_segments(data: Path, topic: str) -> list[tuple[Path, str | None]]:
+    """The files of the sealed segments of a partition, and the SHA-256 that `partition.json` has of each."""
+    directory = data / "topics" / topic / "0"
+    state = read_state(PosixFiles(), str(directory))
+    return [(directory / "segments" / f"{info.base:020d}.log", info.sha256) for info in state.sealed]
+
+
+def all_hashed(data: Path, topic: str, count: int) -> bool:
+    found = sealed_segments(data, topic)
+    return len(found) >= count and all(digest is not None for _, digest in found)
+
+
+def test_a_server_records_the_sha256_of_each_segment_soon_after_it_is_sealed(tmp_path: Path) -> None:
+    """Nobody asks for it, no policy is set, and `verify` compares it."""
+    data = tmp_path / "data"
+    with cordwood.Broker(data) as broker:
+        make_topic(broker, "t", {"segment.bytes": "300"})
+        send(broker, "t", [(None, f"value {n}") for n in range(20)])
+        until(lambda: all_hashed(data, "t", 3), "sealed segments get no hash")
+    for path, digest in sealed_segments(data, "t"):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
+    report = verify_directory(PosixFiles(), str(data))
+    assert report.sound
+
+
+def test_a_server_hashes_segments_that_were_sealed_without_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        topic = log.topic("t")
+        for number in range(3):
+            topic.append(b"%d" % number)
+            topic.roll()
+    assert [digest for _, digest in sealed_segments(data, "t")] == [None] * 3
+    with cordwood.Broker(data) as broker:
+        assert len(read_all(broker, "t")) == 3
+        until(lambda: all_hashed(data, "t", 3), "segments from before get no hash")
+
+
+def test_a_damaged_segment_gets_no_hash_and_the_others_do(tmp_path: Path) -> None:
+    """A hash would vouch for the damage."""
+    data = tmp_path / "data"
+    with cordwood.open(data) as log:
+        topic = log.topic("t")
+        for number in range(2):
+            topic.append(b"value %d" % number)
+            topic.roll()
+    (damaged, _), _ = sealed_segments(data, "t")
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    with cordwood.Broker(data) as broker:
+        start_offset(broker, "t")
+        until(lambda: sealed_segments(data, "t")[1][1] is not None, "the sound segment gets no hash")
+        assert sealed_segments(data, "t")[0][1] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import signal
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -59,6 +60,7 @@ KAFKA_EXPORTER = {
     "kafka_consumergroup_lag_sum": ("consumergroup", "topic"),
     "kafka_consumergroup_members": ("consumergroup",),
 }
+BOUNDS = ("1024", "4096", "65536", "262144", "4294967296", "+Inf")
 
 
 def url_of(broker: cordwood.Broker, path: str = "/metrics") -> str:
@@ -89,7 +91,8 @@ def kind_of(metric: Metric) -> str:
 @pytest.mark.parametrize("each", [False, True])
 def test_a_scrape_has_what_is_declared_and_nothing_else(each: bool) -> None:
     declared = [*METRICS, *LOOKED_UP, *(LOOKED_UP_EACH if each else ())]
-    with cordwood.Broker(config=EACH if each else LISTENING) as broker:
+    listen = "PLAINTEXT://localhost:0,SSL://localhost:0"
+    with cordwood.Broker(listen=listen, tls=True, config=EACH if each else LISTENING) as broker:
         send(broker, "orders", "a", "b")
         commit(broker, "readers", "orders", 1)
         found = scrape(broker.metrics_url)
@@ -131,6 +134,36 @@ def test_series_do_not_grow_with_topics_unless_that_is_asked_for(tmp_path: Path)
         assert len(each.each("kafka_topic_partition_current_offset")) == 1 + 49 * 4
         assert each.value("kafka_topic_partition_current_offset", topic="t0", partition="0") == 1
         assert each.value("cordwood_log_bytes") == each.value("cordwood_topic_bytes", topic="t0") > 0
+
+
+def test_the_sizes_of_segments_are_a_distribution_of_those_that_there_are(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path) as log:
+        topic = log.topic("t0")
+        for size in (10, 3000, 3000, 100_000):
+            topic.append(bytes(size))
+            topic.roll()
+    with cordwood.Broker(tmp_path, config=EACH) as broker:
+        found = scrape(broker.metrics_url)
+        at_most = {bound: found.value("cordwood_segment_bytes_bucket", le=bound) for bound in BOUNDS}
+        # The active segment has 0 bytes.
+        assert at_most == {"1024": 2, "4096": 4, "65536": 4, "262144": 5, "4294967296": 5, "+Inf": 5}
+        assert found.value("cordwood_segment_bytes_count") == found.value("cordwood_segments") == 5
+        assert found.value("cordwood_segment_bytes_sum") == found.value("cordwood_log_bytes")
+        assert found.value("cordwood_mapped_bytes") == 0, "a server reads files"
+
+
+def test_mapped_bytes_are_those_of_the_sealed_segments_in_use(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path) as log:
+        topic = log.topic("t")
+        topic.append(bytes(5000))
+        open_files = log.data_directory.context.open_files
+        list(topic.read(0))
+        assert open_files.mapped_bytes == 0, "the active segment is not mapped"
+        topic.roll()
+        list(topic.read(0))
+        assert open_files.mapped_bytes == topic.size(0)
+        topic.advance_log_start(0, 1)
+        assert open_files.mapped_bytes == 0
 
 
 # --- Numbers ----------------------------------------------------------------------------------------
@@ -300,18 +333,23 @@ def test_who_never_finishes_its_request_is_hung_up_on(monkeypatch: pytest.Monkey
         assert say(broker.metrics_url) == b""
 
 
-def test_more_clients_than_allowed_are_turned_away_and_room_is_made_again(
+def test_of_more_clients_than_allowed_the_one_that_asks_for_nothing_longest_makes_room(
     monkeypatch: pytest.MonkeyPatch, broker: cordwood.Broker
 ) -> None:
-    monkeypatch.setattr(metrics, "CONNECTIONS_MAX", 1)
+    """Otherwise a few connections that say nothing would keep everybody from the metrics."""
+    monkeypatch.setattr(metrics, "CONNECTIONS_MAX", 2)
     host, port = url_of(broker).split("/")[2].rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as first:
-        first.sendall(b"GET ")
-        assert say(broker.metrics_url, b"GET /healthz HTTP/1.1\r\n\r\n") == b""
-        first.sendall(b"/healthz HTTP/1.1\r\n\r\n")
-        assert first.recv(1 << 16).endswith(b"ok\n")
-        assert first.recv(1) == b"", "it is closed, and so makes room"
-    assert get(url_of(broker, "/healthz")) == (200, "ok\n")
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS_MAX))
+            for _ in range(2)
+        )
+        second.sendall(b"GET ")
+        assert get(url_of(broker, "/healthz")) == (200, "ok\n")
+        with contextlib.suppress(ConnectionError):
+            assert first.recv(1) == b"", "it made room"
+        second.sendall(b"/healthz HTTP/1.1\r\n\r\n")
+        assert second.recv(1 << 16).endswith(b"ok\n")
 
 
 # --- Health and readiness ---------------------------------------------------------------------------

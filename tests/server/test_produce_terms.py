@@ -19,10 +19,10 @@ from cordwood.formats import batch
 from cordwood.formats.batch import BatchHeader, BatchOptions
 from cordwood.formats.compression import Compression
 from cordwood.host import Host
+from cordwood.host.crew import Crew
 from cordwood.protocol.error_codes import ErrorCode
 from cordwood.protocol.messages.produce import RecordError
 from cordwood.server.recompressing import COMPRESSORS, Batch, Recompressor
-from cordwood.server.threads import Crew
 
 HOUR_MS = 3_600_000
 CODECS = {
@@ -114,6 +114,29 @@ def test_by_default_an_hour_ahead_is_the_limit_and_the_past_has_none(raw: Asking
     # Where the broker sets the time, the producer's does not count.
     appended = created(raw, message_timestamp_type="LogAppendTime")
     assert raw.produce(appended, late).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_timestamp_that_runs_backwards_is_refused_or_lifted_as_the_topic_says(
+    raw: Asking, compression: Compression
+) -> None:
+    now = now_ms()
+    data = encoded(
+        (None, b"0", (), now), (None, b"1", (), now - 7), (None, b"2", (), now + 1), compression=compression
+    )
+    refusing = created(raw, cordwood_timestamp_order="refuse")
+    answer = raw.produce(refusing, data)
+    assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
+    assert answer.record_errors == [
+        RecordError(1, f"timestamp {now - 7} is before {now}, the last one of the segment")
+    ]
+    assert stored(raw, refusing) == []
+    lifting = created(raw, cordwood_timestamp_order="lift")
+    assert raw.produce(lifting, data).error_code == ErrorCode.NONE
+    ((header, kept),) = stored(raw, lifting)
+    assert header.compression == compression
+    read = batch.decode_records(kept, batch.read_header(kept))
+    assert [record.timestamp for record in read] == [now, now, now + 1]
 
 
 def test_a_batch_of_very_many_wrong_records_gets_an_answer_that_fits(raw: Asking) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from broker.nodes import batch_of, node_on
 from support.scheduling import Scheduler
+from support.seeds import seeds_from
 
 from cordwood.broker import Placed
 from cordwood.disk import MemoryFiles
@@ -56,7 +57,7 @@ def played(seed: int) -> tuple[list[str], list[tuple[int, int, int]]]:
     return scheduler.trace, answered
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds_from(0, 20))
 def test_an_answer_comes_after_the_sync_whoever_runs_first(seed: int) -> None:
     _, answered = played(seed)
     assert sorted(request for request, _, _ in answered) == list(range(REQUESTS))
@@ -69,6 +70,6 @@ def test_an_answer_comes_after_the_sync_whoever_runs_first(seed: int) -> None:
 def test_the_seed_decides_who_runs() -> None:
     """The same seed is the same run; others are others, or the scheduler would schedule nothing."""
     assert played(7) == played(7)
-    traces = {tuple(played(seed)[0]) for seed in range(6)}
+    traces = {tuple(played(seed)[0]) for seed in seeds_from(0, 6)}
     assert len(traces) == 6
     assert {name for trace in traces for name in trace} >= {"test", "writer", "committer", "sync_0"}

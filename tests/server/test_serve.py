@@ -182,6 +182,7 @@ def test_a_second_server_on_the_directory_is_told_who_has_it(tmp_path: Path) -> 
 
 
 def test_a_port_in_use_is_said_and_leaves_the_directory_to_others(tmp_path: Path) -> None:
+    cordwood.open(tmp_path).close()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with started("--data", str(tmp_path), "--listen", f"localhost:{port}") as process:
@@ -210,9 +211,13 @@ def test_what_cannot_be_a_setting_is_refused_in_one_sentence(tmp_path: Path) -> 
         "cordwood.sync='sometimes': expected each"
     )
     assert refused(*here, "--listen", "nowhere").startswith(
-        "listeners='nowhere': expected a comma-separated list of PLAINTEXT://HOST:PORT"
+        "listeners='nowhere': expected a comma-separated list of PROTOCOL://HOST:PORT"
     )
-    assert refused(*here, "--listen", "SASL_SSL://:9093").startswith("listeners='SASL_SSL://:9093': expected")
+    assert (
+        refused(*here, "--listen", "SSL://:9093")
+        == "ssl.keystore.location='': expected the PEM file with the server's private key and its "
+        "certificates (listener SSL)"
+    )
     assert refused(*here, "-X", "listeners=").startswith("listeners='': expected at least one HOST:PORT")
     assert not tmp_path.joinpath("data", "topics").exists()
 
@@ -498,3 +503,34 @@ def test_topics_that_come_and_go_under_load_leave_a_server_that_says_nothing_and
     with kept_chain(PosixFiles(), str(tmp_path / "topics" / "last" / "0")) as chain:
         assert chain is not None
         assert chain.head.size == 1
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_an_address_in_use_leaves_no_new_directory_behind(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        given = {"--listen": "127.0.0.1:0", "--metrics": "127.0.0.1:0", option: address}
+        arguments = [word for pair in given.items() for word in pair]
+        for data in (tmp_path / "new" / "data", tmp_path / "empty"):
+            tmp_path.joinpath("empty").mkdir(exist_ok=True)
+            done = subprocess.run(
+                [*COMMAND, "--data", str(data), *arguments],
+                capture_output=True,
+                text=True,
+                timeout=SECONDS_MAX,
+            )
+            assert done.returncode == 1
+            assert done.stderr.startswith(f"Error: cannot listen on {address}: ")
+            with pytest.raises(ListenFailed):
+                cordwood.Broker(data, listen=address)
+        assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_an_address_in_use_leaves_an_existing_directory_closed_cleanly(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path) as log:
+        log.topic("orders").append(b"axe")
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ListenFailed):
+        cordwood.Broker(tmp_path, listen=f"127.0.0.1:{taken.getsockname()[1]}")
+    assert tmp_path.joinpath("meta", "clean").exists()
+    with cordwood.Broker(tmp_path):
+        pass

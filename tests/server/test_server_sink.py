@@ -12,19 +12,30 @@ import confluent_kafka
 import msgspec
 import pytest
 from support.asking import Asking, records_in, values_in
+from support.auditing import AUDITED
+from support.auditing import TOPIC as AUDIT_TOPIC
+from support.groups import commit
 from support.killing import INTENDED, Kills
 from support.patience import SECONDS_MAX, in_time
 from support.sinks import BrokerProcess, check_clean
 
 import cordwood
+from cordwood.broker.offsets import Position
 from cordwood.broker.staging import Command, FrameKey, StagedFrames, staging_topic
+from cordwood.broker.tenants import Tenant
 from cordwood.errors import CordwoodError
 from cordwood.formats import batch as frames
 from cordwood.formats.batch import BatchOptions
 from cordwood.formats.compression import Compression
+from cordwood.kafka_client.client import _CORDWOOD_CLUSTER
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.spark.sink import address_carrier
+from cordwood.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from cordwood.spark.sink.address_carrier import AddressCarrier, ForeignCarrier, open_address
 from cordwood.spark.sink.carriers import StagedTask
 from cordwood.storage.sink.staging import StagedTarget
@@ -33,7 +44,7 @@ QUERY = "query on the wire"
 TOPIC = staging_topic(QUERY)
 #: Its carrier makes the staging topic as it needs it.
 CARRIED = "query carried"
-EARLIEST = -2
+LATEST, EARLIEST = -1, -2
 
 
 @pytest.fixture
@@ -54,10 +65,12 @@ def frame(*values: bytes, **options: Any) -> bytearray:
     return frames.encode_records([(None, value) for value in values], 1_000, BatchOptions(**options))
 
 
-def stage(client: Asking, task: str, *values: bytes, partition: int = 0, at: int = 1) -> StagedFrames:
+def stage(
+    client: Asking, task: str, *values: bytes, partition: int = 0, at: int = 1, target: str = "out"
+) -> StagedFrames:
     """Send one frame a value to the staging topic."""
-    topic_id = str(uuid.UUID(bytes=client.id_of("out")))
-    key = msgspec.json.encode(FrameKey(task, "out", topic_id, partition))
+    topic_id = str(uuid.UUID(bytes=client.id_of(target)))
+    key = msgspec.json.encode(FrameKey(task, target, topic_id, partition))
     rows = [(key, bytes(frame(value))) for value in values]
     answer = client.produce(TOPIC, frames.encode_records(rows, 1_000), at)
     assert answer.error_code == 0
@@ -89,6 +102,28 @@ def test_a_lower_batch_is_answered_and_not_published(client: Asking) -> None:
     assert output(client) == [[b"a"], []]
 
 
+def test_the_ends_that_one_request_asks_for_have_a_batch_in_every_partition_or_in_none(
+    broker: cordwood.Broker, client: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it comes into view when the end of one partition was read, and that of the other was not."""
+    partitions = [ListOffsetsPartition(partition_index=number, timestamp=LATEST) for number in range(2)]
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="out", partitions=partitions)])
+    due = command(0, stage(client, "t1", b"a"), stage(client, "t2", b"b", partition=1, at=2))
+    real, looks = Tenant.find_offset, list[int]()
+
+    def find_offset(self: Tenant, name: str, partition: int, *rest: Any, **options: Any) -> Position:
+        looks.append(partition)
+        if looks == [0, 1]:
+            with Asking(broker.bootstrap) as publisher:
+                assert publisher.produce(TOPIC, due).error_code == 0
+        return real(self, name, partition, *rest, **options)
+
+    monkeypatch.setattr(Tenant, "find_offset", find_offset)
+    answer: ListOffsetsResponse = client.ask(ApiKey.LIST_OFFSETS, request, 7)
+    assert [part.offset for part in answer.topics[0].partitions] == [1, 1]
+    assert looks == [0, 1, 0, 1]
+
+
 def refused(client: Asking, data: bytearray, code: ErrorCode, acks: int = -1) -> str:
     """Send a command that is refused and return why; nothing is published."""
     answer = client.produce(TOPIC, data, acks=acks)
@@ -110,6 +145,21 @@ def test_a_command_that_cannot_be_obeyed_is_refused_in_one_sentence(client: Aski
     refused(client, command(0, missing), wrong)
     assert client.produce(TOPIC, command(0, staged)).error_code == 0
     assert output(client) == [[b"a"], []]
+
+
+def test_nothing_is_published_to_a_topic_that_only_the_broker_writes(tmp_path: Path) -> None:
+    """Otherwise any client could forge records of the audit log, or commit offsets of any group."""
+    with cordwood.Broker(tmp_path, config=AUDITED) as broker, Asking(broker.bootstrap) as client:
+        client.create("out", 2)
+        client.create(TOPIC, 4)
+        commit(client, "billing", {("out", 0): (0, -1, "")})
+        for target in (AUDIT_TOPIC, "__consumer_offsets"):
+            staged = stage(client, "t1", b"forged", target=target)
+            refusal = refused(client, command(0, staged), ErrorCode.INVALID_RECORD)
+            assert refusal == f"{target} is not a topic to publish to"
+    with cordwood.open(tmp_path, read_only=True) as log:
+        values = [record.value for name in log.topics for record in log.topic(name).read()]
+    assert b"forged" not in values
 
 
 def test_a_command_needs_acks_all(client: Asking) -> None:
@@ -295,4 +345,4 @@ def records_of(client: Asking, partition: int) -> list[tuple[Any, ...]]:
 def test_ours_is_told_from_foreign_by_its_cluster_id(broker: cordwood.Broker) -> None:
     assert type(open_address({"bootstrap.servers": broker.bootstrap})) is AddressCarrier
     # What Kafka calls its clusters: 22 characters of base64.
-    assert not address_carrier._OURS.fullmatch("MkU3OEVBNTcwNTJENDM2Qg")
+    assert not _CORDWOOD_CLUSTER.fullmatch("MkU3OEVBNTcwNTJENDM2Qg")

@@ -11,6 +11,7 @@ import kafka
 import pytest
 from support.asking import Asking, records_in, values_in
 from support.patience import SECONDS_MAX
+from support.seeds import seeds_from
 from support.tenant_requests import LISTEN, SETTINGS
 
 from cordwood import Broker
@@ -259,7 +260,7 @@ def test_a_topic_that_goes_is_told_of_once_it_is_gone_and_one_of_its_name_is_ano
     client.ids[topic] = new
 
 
-@pytest.mark.parametrize("seed", range(20_260_301, 20_260_304))
+@pytest.mark.parametrize("seed", seeds_from(20_260_301, 3))
 def test_a_session_comes_to_know_what_a_full_fetch_tells(client: Asking, topic: str, seed: int) -> None:
     """Records come and go, partitions are taken up and left, in any order; compared after each fetch."""
     rng = random.Random(seed)

@@ -27,7 +27,7 @@ from cordwood.formats import batch
 from cordwood.formats.batch import BatchOptions
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages import controller, producers, security
+from cordwood.protocol.messages import client_quotas, controller, producers, security, transactions
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
 
 NONE = ErrorCode.NONE
@@ -116,11 +116,11 @@ def test_nobody_has_a_client_quota_and_a_filter_that_means_nothing_is_refused(
     client: Asking, components: list[tuple[str, int, str | None]], code: int
 ) -> None:
     asked = [
-        security.QuotaComponent(entity_type=kind, match_type=how, match=match)
+        client_quotas.QuotaComponent(entity_type=kind, match_type=how, match=match)
         for kind, how, match in components
     ]
     for version in versions_of(ApiKey.DESCRIBE_CLIENT_QUOTAS):
-        request = security.DescribeClientQuotasRequest(components=asked, strict=True)
+        request = client_quotas.DescribeClientQuotasRequest(components=asked, strict=True)
         answer = client.ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, request, version)
         assert (answer.error_code, answer.entries) == (code, [] if code == NONE else None)
         assert (answer.error_message is None) == (code == NONE)
@@ -214,8 +214,8 @@ def test_features_are_those_that_hold_and_transactions_are_not_among_them(client
         answer = client.ask(ApiKey.API_VERSIONS, ApiVersionsRequest(), version)
         supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
         finalized = {each.name: each.max_version_level for each in answer.finalized_features}
-        assert supported == {"metadata.version": (30, 30)}
-        assert finalized == {"metadata.version": 30}
+        assert supported == {"group.version": (1, 1), "metadata.version": (30, 30)}
+        assert finalized == {"group.version": 1, "metadata.version": 30}
         assert answer.finalized_features_epoch >= 0
 
 
@@ -227,7 +227,9 @@ def test_features_are_those_that_hold_and_transactions_are_not_among_them(client
         ("metadata.version", 0, True),
         ("transaction.version", 2, True),
         ("transaction.version", 0, False),
-        ("group.version", 1, True),
+        ("group.version", 1, False),
+        ("group.version", 0, True),
+        ("streams.version", 1, True),
     ],
 )
 def test_a_feature_that_is_to_change_is_refused_by_its_name(
@@ -302,7 +304,7 @@ def test_producers_are_known_after_a_restart_and_forgotten_when_they_expire(tmp_
 
 def test_there_are_no_transactions_to_list(client: Asking) -> None:
     for version in versions_of(ApiKey.LIST_TRANSACTIONS):
-        request = producers.ListTransactionsRequest(
+        request = transactions.ListTransactionsRequest(
             state_filters=["Ongoing", "Odd", "Odd"], producer_id_filters=[1], duration_filter=5
         )
         answer = client.ask(ApiKey.LIST_TRANSACTIONS, request, version)
@@ -330,7 +332,8 @@ def test_kafka_python_is_told_what_a_single_kafka_tells(broker: Broker) -> None:
     try:
         features = admin.describe_features()
         assert features == {
-            "metadata.version": {"supported": (30, 30), "finalized": (30, 30), "finalized_epoch": 0}
+            "group.version": {"supported": (1, 1), "finalized": (1, 1), "finalized_epoch": 0},
+            "metadata.version": {"supported": (30, 30), "finalized": (30, 30), "finalized_epoch": 0},
         }
         (state,) = admin.describe_metadata_quorum()["topics"][0]["partitions"]
         assert [voter["replica_id"] for voter in state["current_voters"]] == [0]

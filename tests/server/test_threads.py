@@ -16,10 +16,11 @@ from support.scraping import scrape
 import cordwood
 from cordwood.errors import ResourcesExhausted
 from cordwood.host import Host
+from cordwood.host.crew import Crew
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.messages.groups import ListGroupsRequest
 from cordwood.protocol.messages.producers import InitProducerIdRequest
-from cordwood.server.threads import Crew, Workers
+from cordwood.server.threads import Workers
 
 LISTENING = {"cordwood.metrics.listen": "127.0.0.1:0"}
 

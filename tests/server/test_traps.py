@@ -169,8 +169,12 @@ def test_the_answer_to_api_versions_has_the_oldest_header_though_its_body_is_fle
     }
     assert {tags for *_, tags in entries} == {0}
     # Throttle time, the tagged fields of the features, then nothing.
-    feature = varint(2) + varint(17) + b"metadata.version" + struct.pack(">hh", 30, 30) + b"\0"
-    tags = [(0, feature), (1, struct.pack(">q", 0)), (2, feature)]
+    entries_of_features = [
+        varint(1 + len(name)) + name + struct.pack(">hh", level, level) + b"\0"
+        for name, level in ((b"group.version", 1), (b"metadata.version", 30))
+    ]
+    listed = varint(1 + len(entries_of_features)) + b"".join(entries_of_features)
+    tags = [(0, listed), (1, struct.pack(">q", 0)), (2, listed)]
     features = b"".join(varint(tag) + varint(len(data)) + data for tag, data in tags)
     assert frame[7 + 7 * (count - 1) :] == bytes(4) + varint(3) + features
 
@@ -460,8 +464,8 @@ def test_a_bug_met_by_one_of_many_producers_in_a_round_leaves_the_others_their_a
         assert go_on.wait(SECONDS_MAX)
         commit(log, offset)
 
-    def answer_or_bug(index: int, outcome: Any) -> Any:
-        return bug() if index == 1 else answer_of(index, outcome)
+    def answer_or_bug(index: int, outcome: Any, version: int) -> Any:
+        return bug() if index == 1 else answer_of(index, outcome, version)
 
     with Broker() as broker, ExitStack() as stack:
         watching, *rest = connections(stack, broker, 7)
@@ -587,6 +591,7 @@ FLEXIBLE_FROM = {
     ApiKey.LIST_OFFSETS: 6,
     ApiKey.METADATA: 9,
     ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.TXN_OFFSET_COMMIT: 3,
     ApiKey.OFFSET_FETCH: 6,
     ApiKey.FIND_COORDINATOR: 3,
     ApiKey.JOIN_GROUP: 6,
@@ -615,10 +620,21 @@ FLEXIBLE_FROM = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
+    ApiKey.ALTER_CLIENT_QUOTAS: 1,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
+    ApiKey.SASL_AUTHENTICATE: 2,
+    ApiKey.SASL_HANDSHAKE: 2,
     ApiKey.DESCRIBE_QUORUM: 0,
     ApiKey.UPDATE_FEATURES: 0,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.END_TXN: 3,
+    ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
     ApiKey.DESCRIBE_PRODUCERS: 0,
+    ApiKey.DESCRIBE_TRANSACTIONS: 0,
     ApiKey.LIST_TRANSACTIONS: 0,
     ApiKey.DESCRIBE_CLUSTER: 0,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
@@ -871,9 +887,9 @@ def test_a_consumer_that_waits_for_a_topic_is_not_given_records_of_its_successor
     """It went by the id of the topic, so that another of the same name is not taken for it."""
     read, recreated = Node.read, threading.Event()
 
-    def read_when_recreated(node: Node, *wishes: Any) -> Any:
+    def read_when_recreated(node: Node, *wishes: Any, **isolation: Any) -> Any:
         assert recreated.wait(SECONDS_MAX)
-        return read(node, *wishes)
+        return read(node, *wishes, **isolation)
 
     monkeypatch.setattr(Node, "read", read_when_recreated)
     raw.create("name")

@@ -27,7 +27,7 @@ from cordwood.disk.memory import MemoryFiles
 from cordwood.disk.posix import PosixFiles
 from cordwood.errors import CordwoodError, MetadataDamaged
 from cordwood.spark.jobs.export.files import Written
-from cordwood.spark.jobs.export.job import Do, ExportJobReport, ExportOptions, run_export
+from cordwood.spark.jobs.export.job import Do, ExportJobReport, ExportOptions, ExportTask, run_export
 from cordwood.spark.jobs.export.plan import (
     ExportPlan,
     ExportSlice,
@@ -41,11 +41,11 @@ DAY_MS = 86_400_000
 Found = list[tuple[int, int, bytes]]
 
 
-def here(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
+def here(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
     """Run tasks in this process, the first of them twice, as Spark may."""
-    for piece in slices[:1]:
-        do(piece)
-    return [do(piece) for piece in slices]
+    for task in tasks[:1]:
+        do(task)
+    return [do(task) for task in tasks]
 
 
 class HastyFiles(PosixFiles):

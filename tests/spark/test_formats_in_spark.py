@@ -50,6 +50,25 @@ def test_every_format_is_read_by_path_and_by_address(spark: SparkSession, tmp_pa
             }
 
 
+def test_event_types_of_kimberlite_are_headers_by_path_and_by_address(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with cordwood.open(tmp_path / "data") as log:
+        events = log.topic("events", config={"cordwood.format": "kimberlite"})
+        events.append(b"data")
+        events.append(b"refund", event_type=7)
+    with cordwood.Broker(tmp_path / "data") as broker:
+        places = {"path": str(tmp_path / "data"), "kafka.bootstrap.servers": broker.bootstrap}
+        for option, where in places.items():
+            reading = spark.read.format("cordwood").option(option, where).option("subscribe", "events")
+            rows = reading.option("includeHeaders", "true").load().orderBy("offset").collect()
+            assert [row.value for row in rows] == [b"data", b"refund"]
+            assert rows[0].headers is None
+            assert [(header.key, header.value) for header in rows[1].headers] == [
+                ("cordwood.event_type", b"7")
+            ]
+
+
 def test_the_sink_writes_every_format_and_refuses_what_one_cannot_hold(
     spark: SparkSession, tmp_path: Path
 ) -> None:

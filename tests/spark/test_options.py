@@ -11,6 +11,7 @@ import pytest
 
 import cordwood
 from cordwood.errors import ConfigError, DirectoryRefused
+from cordwood.kafka_client.settings import names as every
 from cordwood.spark.client import settings as client
 from cordwood.spark.jobs.log_place import LogPlace
 from cordwood.spark.options import (
@@ -18,6 +19,7 @@ from cordwood.spark.options import (
     BOTH,
     EARLIEST,
     GROUP,
+    ISOLATION,
     LATEST,
     READ_ONLY,
     WITHOUT_EFFECT,
@@ -80,6 +82,7 @@ def test_names_are_known_in_any_case() -> None:
         ({"maxTriggerDelay": "2h"}, "max_trigger_delay_ms", 7_200_000),
         ({"maxTriggerDelay": "1500"}, "max_trigger_delay_ms", 1500),
         ({"kafka.group.id": "g"}, "place", LogLocation("/data", {}, "g")),
+        ({ISOLATION: "read_uncommitted"}, "place", LogLocation("/data", {}, None, committed=False)),
         ({"verify": "off"}, "verify", False),
         ({"verify": "chain"}, "verify", True),
         ({"verify": "chain"}, "chain", True),
@@ -321,7 +324,7 @@ def names_of_the_page(title: str) -> list[str]:
 def test_the_page_has_every_option_once() -> None:
     found = names_of_the_page("Every option")
     assert sorted(found) == sorted(
-        {BOOTSTRAP, GROUP, *BOTH, *READ_ONLY, *WRITE_ONLY, *WITHOUT_EFFECT, "checkpointLocation"}
+        {BOOTSTRAP, GROUP, ISOLATION, *BOTH, *READ_ONLY, *WRITE_ONLY, *WITHOUT_EFFECT, "checkpointLocation"}
     )
 
 
@@ -330,9 +333,10 @@ def test_the_page_has_every_setting_of_the_client_that_does_not_go_through() -> 
         *client.REFUSED_READING,
         *client.REFUSED_WRITING,
         *client.REFUSED,
-        *client.WITHOUT_EFFECT,
+        *every.REFUSED,
+        *every.WITHOUT_EFFECT,
         *client.WITHOUT_EFFECT_READING,
         *client.WITHOUT_EFFECT_WRITING,
     )
-    known = {name for each in tables for name in each.names} | {*client.RENAMED, *client.TRANSLATED}
-    assert set(names_of_the_page("Settings of the Kafka client")) == known - {"group.id"}
+    known = {name for each in tables for name in each.names} | {*every.RENAMED, *every.TRANSLATED}
+    assert set(names_of_the_page("Settings of the Kafka client")) == known - {"group.id", "isolation.level"}

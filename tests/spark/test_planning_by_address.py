@@ -15,7 +15,7 @@ from support.filling import NOW, SMALL, fill, ranges, rows_of
 
 import cordwood
 from cordwood.errors import RecordsLost
-from cordwood.server.connections.connection import Exchange
+from cordwood.server.connections.exchange import Exchange
 from cordwood.server.service import Service
 from cordwood.spark.access import broker as broker_access
 from cordwood.spark.options import check_read_options

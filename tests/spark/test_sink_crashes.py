@@ -1,9 +1,9 @@
 """kill -9 of drivers and brokers at planted points of the sink; then the output, record by record.
 
 `CORDWOOD_SINK_RUNS` sets how many runs there are (default 2; with 20 each kind of kill must have occurred),
-`CORDWOOD_SINK_SEED` the seed of the first.
+`CORDWOOD_SEED` the seed of the first.
 Each run has data, batches and kills of its own; all share a driver, which is started again whenever it was
-killed.
+killed. A reader plans beside all of them, over and over: it never sees a part of a batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from typing import Any
 import pytest
 from support import killing
 from support.killing import Kills
+from support.patience import SECONDS_MAX
+from support.seeds import seed_or
 from support.sinks import (
     BrokerProcess,
     DriverProcess,
@@ -31,11 +34,15 @@ from support.sinks import (
     values_in,
 )
 
+from cordwood.spark.access.path import PathAccess
+
 RUNS = int(os.environ.get("CORDWOOD_SINK_RUNS", "2"))
-SEED = int(os.environ.get("CORDWOOD_SINK_SEED", "20261116"))
+SEED = seed_or(20_261_116)
 #: How often a job may end badly, beside being killed: a broker that is gone for a moment fails a query.
 FAILURES_MAX = 10
 INPUTS, OUTPUTS, ROWS, BATCHES = 3, 3, 110, 2
+#: How often the reader beside looks.
+WATCH_SECONDS = 0.01
 PATH, ADDRESS, SERVED = CARRIERS = ("path", "address", "served path")
 
 #: Who is killed where, by carrier. Rolling forward is killed too: that comes with another kill before it.
@@ -93,6 +100,35 @@ def planned(count: int, seed: int) -> list[Run]:
     return runs
 
 
+class Watcher:
+    """Plans the output by path, over and over, in a thread, and keeps the ends of the partitions it saw."""
+
+    def __init__(self, data: Path) -> None:
+        self.seen: Counter[tuple[int, ...]] = Counter()
+        self._data = data
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            with contextlib.closing(PathAccess(str(self._data), verify=False)) as access:
+                while not self._done.wait(WATCH_SECONDS):
+                    state = access.standing("out", None)
+                    assert state is not None
+                    self.seen[tuple(state.partitions[number].end for number in range(OUTPUTS))] += 1
+        except BaseException as error:
+            self._error = error
+
+    def end(self) -> None:
+        """Stop, and raise what the reader raised."""
+        self._done.set()
+        self._thread.join(SECONDS_MAX)
+        if self._error is not None:
+            raise self._error
+
+
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DriverProcess]:
     with contextlib.closing(_Ending(DriverProcess(tmp_path_factory.mktemp("driver")))) as ending:
@@ -146,6 +182,7 @@ def carry_out(run: Run, driver: DriverProcess, home: Path) -> Counter[tuple[str,
         # Syncs of the staging topic do not say which batch it is; the first since the broker came up will do.
         dues[who].plant(point, 0 if point in (killing.STAGING, killing.COMMANDED) else batch)
     broker = None if run.carrier == PATH else BrokerProcess(data, home / BROKER)
+    watcher = Watcher(data)
     try:
         ends = limits_of(rng, [len(each) for each in rows])
         job = job_of(run, data, None if broker is None else broker.bootstrap, ends, home)
@@ -155,12 +192,18 @@ def carry_out(run: Run, driver: DriverProcess, home: Path) -> Counter[tuple[str,
             assert outcomes["failed"] <= FAILURES_MAX, f"{run}: {driver.said}"
             assert outcomes["killed"] <= len(run.kills), f"{run}: killed without a plan"
     finally:
+        watcher.end()
         if broker is not None:
             broker.stop()
     if run.streaming:
         ends = batch_ends(home / "checkpoint")
         assert len(ends) == BATCHES
     assert values_in(data) == copied(rows, ends, OUTPUTS), f"{run}: {outcomes}"
+    whole = {
+        tuple(len(values) for values in copied(rows, ends[:count], OUTPUTS)) for count in range(BATCHES + 1)
+    }
+    assert watcher.seen.keys() <= whole, f"{run}: E3: a part of a batch was planned: {watcher.seen}"
+    assert watcher.seen.total() > BATCHES
     check_clean(data)
     for who, due in dues.items():
         assert not os.path.exists(due.directory) or due.left() == [], (
@@ -186,7 +229,7 @@ def test_every_record_is_published_once_and_in_order_whoever_is_killed_when(
         try:
             kills += carry_out(run, driver, tmp_path / str(number))
         except BaseException:
-            print(f"CORDWOOD_SINK_RUNS={RUNS} CORDWOOD_SINK_SEED={SEED}: run {number} went wrong: {run}")
+            print(f"CORDWOOD_SINK_RUNS={RUNS} CORDWOOD_SEED={SEED}: run {number} went wrong: {run}")
             raise
     for (carrier, who, point), count in sorted(kills.items()):
         print(f"{carrier}: {who} killed {count} times when {point}")

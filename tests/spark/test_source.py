@@ -758,6 +758,21 @@ def test_the_guide_does_what_it_shows(
     assert len(blocks) >= 4
 
 
+def test_the_sql_of_the_guide_runs_as_it_is_written(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    """Each statement, with another path, does what the one before it made possible."""
+    own_data = shutil.copytree(data, tmp_path / "data")
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    (block,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    statements = [each.strip() for each in block.replace("/var/lib/cordwood", str(own_data)).split(";")]
+    try:
+        answers = [spark.sql(statement).collect() for statement in statements if statement]
+        assert [row for rows in answers for row in rows] == [(COUNT + COUNT // 2,)]
+        added = spark.sql("SELECT string(key), string(value) FROM orders WHERE string(value) = 'first'")
+        assert added.collect() == [("a", "first")]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS orders")
+
+
 def test_the_commands_of_the_guide_print_what_it_says(
     spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

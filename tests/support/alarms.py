@@ -234,6 +234,23 @@ def deletes_frozen(path: Path) -> Sight:
         return before, _until(broker, lambda found: found.value("cordwood_deletes_frozen") == 1)
 
 
+def old_transaction(path: Path) -> Sight:
+    """Let six minutes pass in a transaction whose producer asked for a quarter of an hour."""
+    clock = ManualClock()
+    with _broker("/data", {}, MemoryFiles(), clock=clock) as broker:
+        before = scrape(broker.metrics_url)
+        named = {"transactional.id": "slow", "transaction.timeout.ms": 900_000}
+        producer = Producer({"bootstrap.servers": broker.bootstrap, **named})
+        producer.init_transactions(SECONDS_MAX)
+        producer.begin_transaction()
+        producer.produce("orders", b"value")
+        assert producer.flush(SECONDS_MAX) == 0
+        clock.advance(360_000)
+        after = _until(broker, lambda found: found.value("cordwood_oldest_transaction_seconds") > 300)
+        assert after.value("cordwood_open_transactions") == 1
+        return before, after
+
+
 #: How each alert is caused. The two that are not here are about Prometheus itself and about the machine.
 CAUSES: Mapping[str, Cause] = {
     "CordwoodLogFailed": failed_log,
@@ -247,6 +264,7 @@ CAUSES: Mapping[str, Cause] = {
     "CordwoodDiskNearlyFull": disk_nearly_full,
     "CordwoodDiskFillsUp": disk_nearly_full,
     "CordwoodConsumerLag": consumer_lag,
+    "CordwoodOldTransaction": old_transaction,
     "CordwoodChainLag": chain_lag,
     "CordwoodDeletesFrozen": deletes_frozen,
 }

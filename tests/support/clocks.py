@@ -15,9 +15,14 @@ class ManualClock:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.ms = now_ms
         self.ns = 0
+        #: The part of the wall clock below a millisecond, in microseconds.
+        self.us = 0
 
     def now_ms(self) -> int:
         return self.ms
+
+    def now_us(self) -> int:
+        return self.ms * 1000 + self.us
 
     def monotonic_ns(self) -> int:
         return self.ns

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+import click
 from click.testing import CliRunner, Result
 
 from cordwood.cli import main
@@ -44,8 +45,7 @@ def refused(*arguments: object, code: int = 1, stdin: bytes | str | None = None)
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a command that finds no data directory by itself."""
     kept = {name: value for name, value in os.environ.items() if name != "CORDWOOD_DATA_DIR"}
-    # Where no compiler was there, every command says so; that is not what is looked at here.
-    return {**kept, "PYTHONWARNINGS": "ignore::UserWarning", **(more or {})}
+    return {**kept, **(more or {})}
 
 
 def started(*arguments: object) -> subprocess.Popen[bytes]:
@@ -57,3 +57,20 @@ def started(*arguments: object) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         env=environment(),
     )
+
+
+def with_address() -> dict[str, click.Command]:
+    """Return all commands that take an address, by their names."""
+    found = {}
+
+    def walk(command: click.Command, context: click.Context, words: tuple[str, ...]) -> None:
+        if any(each.name == "bootstrap" for each in command.params):
+            found[" ".join(words)] = command
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                walk(inner, click.Context(inner, info_name=name, parent=context), (*words, name))
+
+    walk(main, click.Context(main), ())
+    return found

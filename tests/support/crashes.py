@@ -42,7 +42,10 @@ from support.disks import (
     Unlink,
     Write,
 )
+from support.seeds import seed_or
 
+#: The garbage that is written and the images that are sampled, unless a test says otherwise.
+SEED = seed_or(0)
 MISFITS = (AttributeError, NameError, TypeError)
 """What is raised where a planted bug does not fit the engine any more: that proves nothing of the harness."""
 
@@ -135,9 +138,10 @@ class CrashCount:
         return len(self._total)
 
     def report(self) -> list[str]:
-        """Return lines to print: one for each kind, then the total."""
+        """Return lines to print: the seed, one for each kind, then the totals."""
         lines = [f"{kind:<24}{count:>9,}" for kind, count in self.counts.items()]
-        return [*lines, f"{'distinct disks':<24}{self.total:>9,}", f"{'images checked':<24}{self.images:>9,}"]
+        totals = [f"{'distinct disks':<24}{self.total:>9,}", f"{'images checked':<24}{self.images:>9,}"]
+        return [f"seed {SEED}", *lines, *totals]
 
     def require(self, minimum_total: int, kinds: Iterable[str] = ALL_KINDS) -> None:
         """Fail if one of *kinds* never occurred, or fewer than *minimum_total* distinct disks were seen."""
@@ -149,7 +153,7 @@ class CrashCount:
 def crash_images(
     recording: RecordingFiles,
     *,
-    seed: int = 0,
+    seed: int = SEED,
     limit_per_prefix: int | None = None,
     kinds: Container[str] = ALL_KINDS,
     edges: Edges | None = None,
@@ -213,7 +217,7 @@ def survives(
     check: Callable[[CrashImage], object],
     *,
     images_max: int,
-    seed: int = 0,
+    seed: int = SEED,
     limit_per_prefix: int | None = None,
     edges: Edges | None = None,
     count: CrashCount | None = None,
@@ -364,12 +368,12 @@ class _Tree:
         directories = {"": files._root}
         for path in self.directories:
             above, _, name = path.rpartition("/")
-            directories[path] = directories[above].entries[name] = memory_files._Directory()
-        nodes: dict[int, memory_files._MemoryInode] = {}
+            directories[path] = directories[above].entries[name] = memory_files.MemoryDirectory()
+        nodes: dict[int, memory_files.MemoryInode] = {}
         for path, inode in self.files:
             node = nodes.get(inode)
             if node is None:
-                node = nodes[inode] = memory_files._MemoryInode()
+                node = nodes[inode] = memory_files.MemoryInode()
                 node.data += contents[inode].data
                 node.size = contents[inode].size
             else:

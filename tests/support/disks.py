@@ -143,14 +143,19 @@ Operation: TypeAlias = (
 )
 
 
-def replay(history: Iterable[Operation]) -> MemoryFiles:
-    """Return the disk after every operation of *history*, as if nothing was ever lost.
+class Replay:
+    """A disk that takes the operations of a history one by one, as if nothing was ever lost.
 
     Directories that were there before the recording began are made as needed.
     """
-    files = MemoryFiles()
-    opened: dict[int, File] = {}
-    for operation in history:
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles()
+        self._opened: dict[int, File] = {}
+
+    def apply(self, operation: Operation) -> None:
+        """Do *operation*, the next one of the history."""
+        files, opened = self.files, self._opened
         match operation:
             case Create(path, inode):
                 files.make_directories(parent(path))
@@ -173,7 +178,14 @@ def replay(history: Iterable[Operation]) -> MemoryFiles:
                 files.remove_directory(path)
             case Sync() | SyncDirectory() | Acknowledged():
                 pass
-    return files
+
+
+def replay(history: Iterable[Operation]) -> MemoryFiles:
+    """Return the disk after every operation of *history*; see `Replay`."""
+    found = Replay()
+    for operation in history:
+        found.apply(operation)
+    return found.files
 
 
 def image(files: Files, directory: str) -> dict[str, bytes | None]:

@@ -135,10 +135,10 @@ class Forgery:
             for frame in frames:
                 (timestamp,) = struct.unpack_from(">q", frame, 35)
                 if not position:
+                    # The only indexed frame, so the only one in the time index too, which is sparse.
                     index += struct.pack(">QQ", bounds(frame)[0], 0)
-                if timestamp > largest:
                     times += struct.pack(">qQ", timestamp, bounds(frame)[0])
-                    largest = timestamp
+                largest = max(largest, timestamp)
                 position += len(frame)
             described: dict[str, Any] = {
                 "base": base,

@@ -22,6 +22,7 @@ from cordwood.broker.groups.actions import (
     Action,
     GroupReply,
     GroupState,
+    HeartbeatAnswer,
     Joined,
     JoinRequest,
     Protocol,
@@ -114,6 +115,8 @@ class Stage:
             if isinstance(action, StoreState):
                 self.unstored.append(action)
             else:
+                assert isinstance(action, GroupReply)
+                assert not isinstance(action.result, HeartbeatAnswer)
                 assert action.token not in self._told, f"{action.token} is answered again: {action.result}"
                 self._told[action.token] = action.result
 
@@ -464,7 +467,17 @@ def replies(actions: Iterable[Action]) -> list[GroupReply]:
 class ConsumerProcess:
     """A consumer of a real client; what it is given and what it owns is found here as it says so."""
 
-    def __init__(self, client: str, bootstrap: str, group: str, topic: str, **more: Any) -> None:
+    def __init__(
+        self,
+        client: str,
+        bootstrap: str,
+        group: str,
+        topic: str,
+        *,
+        program: Sequence[str] = (sys.executable, "-m", "support.groups"),
+        **more: Any,
+    ) -> None:
+        """Start *program* with everything else as JSON: this module, or one that says and hears the same."""
         told = {"client": client, "bootstrap": bootstrap, "group": group, "topic": topic, **more}
         self.delivered: list[tuple[int, int]] = []
         self.owned: frozenset[int] = frozenset()
@@ -477,7 +490,7 @@ class ConsumerProcess:
         self._complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
         tests = Path(__file__).parents[1]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "support.groups", json.dumps(told)],
+            [*program, json.dumps(told)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
@@ -586,9 +599,6 @@ def _consume_confluent(worker: _Worker) -> None:
     settings = {
         "bootstrap.servers": told["bootstrap"],
         "group.id": told["group"],
-        "partition.assignment.strategy": told.get("assignor", "range"),
-        "session.timeout.ms": told["session_ms"],
-        "heartbeat.interval.ms": told["session_ms"] // 10,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "fetch.wait.max.ms": 100,
@@ -596,6 +606,15 @@ def _consume_confluent(worker: _Worker) -> None:
         "reconnect.backoff.max.ms": 100,
         "log_level": 0,
     }
+    if told.get("protocol") == "consumer":
+        # The broker has the times and the assignors.
+        settings |= {"group.protocol": "consumer"}
+    else:
+        settings |= {
+            "partition.assignment.strategy": told.get("assignor", "range"),
+            "session.timeout.ms": told["session_ms"],
+            "heartbeat.interval.ms": told["session_ms"] // 10,
+        }
     if "instance" in told:
         settings["group.instance.id"] = told["instance"]
     consumer = confluent_kafka.Consumer(settings)

@@ -69,7 +69,9 @@ class _Run:
         self.said += self.threads
         failed = bool(self.said)
         self.said += [f"file {name}" for name in sorted(_files_in(self.root) - self.files)]
-        kinds = Counter(_DRAWN.sub("…", name) for name in os.listdir(self.scratch))
+        # Where many runs share a machine, pytest may have removed the directories of this one by now.
+        names = os.listdir(self.scratch) if self.scratch.is_dir() else []
+        kinds = Counter(_DRAWN.sub("…", name) for name in names)
         self.said += [f"temporary {kind}: {count}, removed" for kind, count in sorted(kinds.items())]
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.environ.clear()

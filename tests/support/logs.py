@@ -35,6 +35,9 @@ class TickingClock:
         self._ticks += 1
         return 1_700_000_000_000 + self._ticks
 
+    def now_us(self) -> int:
+        return self.now_ms() * 1000
+
     def monotonic_ns(self) -> int:
         self._ticks += 1
         return self._ticks * 400_000_000

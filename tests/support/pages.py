@@ -25,10 +25,10 @@ def examples(page: str) -> Iterator[tuple[str, str]]:
             yield command, output
 
 
-def programs(page: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each program on the page: its first line says what it is called."""
-    for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL):
-        found = re.match(r"# (\w+\.py)\n", block)
+def named_files(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each program and properties file whose first line has its name."""
+    for block in re.findall(r"```(?:py|properties)\n(.*?)```", page, re.DOTALL):
+        found = re.match(r"# ([\w-]+\.(?:py|properties))\n", block)
         if found is not None:
             yield found[1], block
 
@@ -47,7 +47,7 @@ class Shell:
         self._server: subprocess.Popen[str] | None = None
 
     def write(self, name: str, text: str) -> None:
-        """Put a program where the commands run."""
+        """Put a file where the commands run."""
         (self._directory / name).write_text(self._inward(text))
 
     def _inward(self, text: str) -> str:
@@ -67,7 +67,7 @@ class Shell:
             self.close()
             return ""
         if command.endswith("&"):
-            arguments = command.removesuffix("&").split()
+            arguments = ["bash", "-c", f"exec {command.removesuffix('&')}"]
             self._server = subprocess.Popen(
                 arguments, cwd=self._directory, env=self._environment, stdout=subprocess.PIPE, text=True
             )
@@ -107,8 +107,8 @@ def check_page(page: Path, directory: Path) -> int:
     shell = Shell(directory)
     compared = 0
     try:
-        for name, program in programs(text):
-            shell.write(name, program)
+        for name, content in named_files(text):
+            shell.write(name, content)
         for command, promised in examples(text):
             printed = shell.run(command)
             assert matches(promised, printed), f"$ {command}\n{printed}\ninstead of\n{promised}"

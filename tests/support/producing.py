@@ -20,9 +20,9 @@ from cordwood.formats.native import BatchFormat
 from cordwood.formats.receiving import BatchTerms
 from cordwood.storage.directory.data_directory import DataDirectory, Opening
 from cordwood.storage.log import WritablePartition
-from cordwood.storage.log import producer_saving as producer_keeper
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.log.producers import ProducersSnapshot
+from cordwood.storage.log.producers import keeper as producer_keeper
 from cordwood.telemetry import Telemetry
 from support.clocks import ManualClock
 from support.disks import image

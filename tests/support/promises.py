@@ -34,6 +34,10 @@ class StoppedClock:
         """Return the time that was set."""
         return self.ms
 
+    def now_us(self) -> int:
+        """Return the same time in microseconds."""
+        return self.ms * 1_000
+
     def monotonic_ns(self) -> int:
         """Return the same time in nanoseconds."""
         return self.ms * 1_000_000

@@ -24,7 +24,7 @@ from cordwood.storage.directory.data_directory import DataDirectory
 from cordwood.storage.log import Partition
 from cordwood.storage.readonly.directory import ReadOnlyDirectory
 from cordwood.storage.sink import publishing, staging
-from cordwood.storage.sink.publishing import journal_path, read_journal
+from cordwood.storage.sink.journal import journal_path, read_journal
 from cordwood.storage.sink.staging import Share, ShareWriter, StagedTarget, query_directory
 from cordwood.verify import verify_directory
 from support.clocks import ManualClock
@@ -396,6 +396,7 @@ def check_reader(files: Files, promise: Promise) -> None:
     reader = ReadOnlyDirectory(files, DATA, CONFIG)
     try:
         found = contents_of(reader)
+        planned = planned_ends(reader)
     except MetadataDamaged as error:
         # A torn slot of a mark is refused by name until a writer has opened the directory.
         if error.path.endswith("mark"):
@@ -404,15 +405,37 @@ def check_reader(files: Files, promise: Promise) -> None:
     finally:
         reader.close()
     begun, after = promise.begun, promise.after()
-    open_or_done = False
+    open_or_done = done = False
     if begun is not None and begun.query and files.exists(journal_path(DATA, begun.query)):
         journal = read_journal(files, DATA, begun.query)
-        open_or_done = journal.published >= begun.batch or journal.intent is not None
+        done = journal.published >= begun.batch
+        open_or_done = done or journal.intent is not None
     for name, values in found.items():
         assert values == after[name][: len(values)], f"E3: a reader is shown {values} of {name}"
         if begun is not None and begun.query and not open_or_done:
             certain = len(promise.state[name])
             assert len(values) <= certain, f"E3: a reader is shown a batch without intent: {values}"
+        if begun is not None and begun.query and not done:
+            # It may be in some partitions and not yet in others: a plan over all of them has nothing of it.
+            certain = len(promise.state[name])
+            assert planned[name] <= certain, f"E3: a plan has a part of a batch: {planned}"
+
+
+def planned_ends(reader: ReadOnlyDirectory) -> dict[Name, int]:
+    """Return the ends of all partitions as a reader beside the writer plans with them."""
+
+    def look() -> dict[StagedTarget, int]:
+        return {
+            StagedTarget(entry.name, entry.id, number): reader.readable(entry.name, number).high_watermark
+            for entry in reader.topics.values()
+            for number in range(entry.partitions)
+        }
+
+    found, intents = reader.look_at_once(look)
+    return {
+        (topic, number): intents.end_before(topic, topic_id, number, end)
+        for (topic, topic_id, number), end in found.items()
+    }
 
 
 def check_verify(files: Files, when: str) -> None:

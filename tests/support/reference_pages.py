@@ -9,7 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from cordwood.config.loading import BROKER_SETTINGS, FAMILIES, TOPIC_SETTINGS, family_table, reference_table
+from cordwood.config.loading import (
+    BROKER_SETTINGS,
+    FAMILIES,
+    LISTENER_SETTINGS,
+    TOPIC_SETTINGS,
+    family_table,
+    reference_table,
+)
 from cordwood.telemetry import LOOKED_UP, LOOKED_UP_EACH, METRICS, SPANS, Metric
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -43,6 +50,7 @@ def spans_table() -> str:
 MADE: Mapping[str, Callable[[], str]] = {
     "topic settings": lambda: reference_table(TOPIC_SETTINGS.values()),
     "broker settings": lambda: reference_table(BROKER_SETTINGS.values()),
+    "settings of listeners": lambda: reference_table(LISTENER_SETTINGS.values()),
     "settings of listeners and orgs": lambda: family_table(FAMILIES),
     "counted": lambda: metrics_table(METRICS),
     "looked up": lambda: metrics_table(LOOKED_UP),

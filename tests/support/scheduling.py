@@ -28,6 +28,9 @@ class VirtualClock:
     def now_ms(self) -> int:
         return self.ns // 1_000_000
 
+    def now_us(self) -> int:
+        return self.ns // 1_000
+
     def monotonic_ns(self) -> int:
         return self.ns
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cordwood.protocol.apis import APIS, ApiKey, decode_response, encode_request
 from support.patience import SECONDS_MAX
@@ -117,7 +117,7 @@ class RawClient:
         self.socket = socket.create_connection(address, timeout=SECONDS_MAX)
         self._numbers = itertools.count(1)
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -118,11 +118,27 @@ def records_of(log: WritablePartition, start: int | None = None, max_bytes: int 
     return found
 
 
+def markers_of(log: WritablePartition) -> list[int]:
+    """Return the offsets of the markers that can be read."""
+    found: list[int] = []
+    offset = start = log.log_start_offset
+    while offset < log.high_watermark:
+        fetched = log.read(offset, EVERYTHING)
+        for run in fetched.runs:
+            for frame in range(run.first, run.last + 1):
+                if run.table.marker(frame) is not None and run.table.base_offset(frame) >= start:
+                    found.append(run.table.base_offset(frame))
+        offset = fetched.next_offset
+    return found
+
+
 def held(log: WritablePartition) -> Held:
-    """Return what a partition holds; its offsets are dense, or it fails."""
+    """Return what a partition holds; the offsets of records and markers are dense, or it fails."""
     records = tuple(records_of(log))
     start, high_watermark = log.log_start_offset, log.high_watermark
     offsets = [record.offset for record in records]
+    if len(offsets) < high_watermark - start:
+        offsets = sorted(offsets + markers_of(log))
     assert offsets == list(range(start, high_watermark)), (
         f"O1: offsets {offsets} in [{start}, {high_watermark})"
     )

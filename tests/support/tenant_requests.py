@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from cordwood.formats import batch
 from cordwood.protocol.apis import APIS, ApiKey
 from cordwood.protocol.messages import (
+    client_quotas,
     cluster,
     configs,
     controller,
@@ -18,6 +19,7 @@ from cordwood.protocol.messages import (
     producers,
     security,
     topics,
+    transactions,
 )
 from cordwood.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from cordwood.protocol.messages.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -153,6 +155,16 @@ def _offset_delete(of: Target, version: int) -> Any:
     return group_offsets.OffsetDeleteRequest(group_id=of.group, topics=[topic])
 
 
+def _txn_offset_commit(of: Target, version: int) -> Any:
+    part = group_offsets.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    topic = group_offsets.TxnOffsetCommitRequestTopic(name=of.topic, partitions=[part])
+    return group_offsets.TxnOffsetCommitRequest(
+        transactional_id="t", group_id=of.group, producer_id=0, member_id=of.member, topics=[topic]
+    )
+
+
 def _describe_topic_partitions(of: Target, version: int) -> Any:
     return cluster.DescribeTopicPartitionsRequest(topics=[cluster.TopicRequest(name=of.topic)])
 
@@ -228,10 +240,28 @@ def _describe_producers(of: Target, version: int) -> Any:
     return producers.DescribeProducersRequest(topics=[named])
 
 
+def _add_partitions_to_txn(of: Target, version: int) -> Any:
+    topic = transactions.AddPartitionsToTxnTopic(name=of.topic, partitions=[0, 1])
+    return transactions.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=of.group, v3_and_below_topics=[topic]
+    )
+
+
+def _write_txn_markers(of: Target, version: int) -> Any:
+    topic = transactions.WritableTxnMarkerTopic(name=of.topic, partition_indexes=[0, 1])
+    return transactions.WriteTxnMarkersRequest(markers=[transactions.WritableTxnMarker(topics=[topic])])
+
+
 def _describe_quorum(version: int) -> Any:
     part = controller.QuorumPartition(partition_index=0)
     topic = controller.QuorumTopic(topic_name="__cluster_metadata", partitions=[part])
     return controller.DescribeQuorumRequest(topics=[topic])
+
+
+def _consumer_group_heartbeat(of: Target, version: int) -> Any:
+    return groups.ConsumerGroupHeartbeatRequest(
+        group_id=of.group, member_id=of.member, member_epoch=1, subscribed_topic_names=[of.topic]
+    )
 
 
 #: A request of every API that names topics, ids of topics or groups.
@@ -241,6 +271,7 @@ REACHING: Mapping[ApiKey, Callable[[Target, int], Any]] = {
     ApiKey.LIST_OFFSETS: _list_offsets,
     ApiKey.METADATA: _metadata,
     ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
     ApiKey.OFFSET_FETCH: _offset_fetch,
     ApiKey.FIND_COORDINATOR: lambda of, version: groups.FindCoordinatorRequest(
         key=of.group, coordinator_keys=[of.group]
@@ -254,6 +285,10 @@ REACHING: Mapping[ApiKey, Callable[[Target, int], Any]] = {
         group_id=of.group, generation_id=1, member_id=of.member
     ),
     ApiKey.DESCRIBE_GROUPS: lambda of, version: groups.DescribeGroupsRequest(groups=[of.group]),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: lambda of, version: groups.ConsumerGroupDescribeRequest(
+        group_ids=[of.group]
+    ),
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.DELETE_RECORDS: _delete_records,
@@ -273,6 +308,13 @@ REACHING: Mapping[ApiKey, Callable[[Target, int], Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _alter_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _list_reassignments,
     ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda of, version: transactions.AddOffsetsToTxnRequest(
+        transactional_id=of.group, group_id=of.group
+    ),
+    ApiKey.END_TXN: lambda of, version: transactions.EndTxnRequest(transactional_id=of.group),
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda of, version: transactions.DescribeTransactionsRequest([of.group]),
 }
 #: Requests that ask for everything there is, without naming any of it.
 LISTING: Mapping[ApiKey, Callable[[int], Any]] = {
@@ -289,15 +331,25 @@ LISTING: Mapping[ApiKey, Callable[[int], Any]] = {
     ),
     ApiKey.ELECT_LEADERS: lambda version: controller.ElectLeadersRequest(topic_partitions=None),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda version: controller.ListPartitionReassignmentsRequest(),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version: security.DescribeClientQuotasRequest(),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: lambda version: client_quotas.DescribeClientQuotasRequest(),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: security.DescribeUserScramCredentialsRequest(
         users=None
     ),
     ApiKey.DESCRIBE_QUORUM: _describe_quorum,
-    ApiKey.LIST_TRANSACTIONS: lambda version: producers.ListTransactionsRequest(),
+    ApiKey.LIST_TRANSACTIONS: lambda version: transactions.ListTransactionsRequest(),
 }
 #: Requests that neither name nor list anything that has an owner.
-NEITHER = frozenset({ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.UPDATE_FEATURES})
+NEITHER = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.API_VERSIONS,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.UPDATE_FEATURES,
+    }
+)
 
 
 def spoken(key: ApiKey) -> range:

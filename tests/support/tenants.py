@@ -11,16 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cordwood.config.loading import load_broker_config
 from cordwood.disk.files import Files, read_file
 from cordwood.errors import CordwoodError, CorruptRange, OutOfSequence
 from cordwood.storage.directory.data_directory import DataDirectory
 from cordwood.storage.log.reading import REINDEX_WINDOW_BYTES, Window, walk
 from cordwood.storage.meta.catalogue import SHARED_TOPIC
+from cordwood.storage.readonly import ReadOnlyDirectory
 from cordwood.storage.shared.owner_index import entries_of, index_path
 from cordwood.storage.shared.virtual_log import VirtualLog
 from support.clocks import ManualClock
 from support.producing import Sent, send
-from support.shared import SHARED, SMALL, Held, contents, held, open_data, physical, virtual
+from support.shared import DATA, SHARED, SMALL, Held, contents, held, open_data, physical, virtual
+from support.transactions import committed_values, end_transaction, every_value, send_in_transaction
 
 
 class Creating(NamedTuple):
@@ -69,6 +72,34 @@ class Stored(NamedTuple):
     sent: Sent | None = None
 
 
+class InTransaction(NamedTuple):
+    """These records are part of the open transaction of this number, which begins at the first offset."""
+
+    name: str
+    life: int
+    number: int
+    base: int
+    values: tuple[bytes, ...]
+
+
+class Ending(NamedTuple):
+    """From here on the transaction may have ended so."""
+
+    name: str
+    life: int
+    number: int
+    committed: bool
+
+
+class Ended(NamedTuple):
+    """Its end was acknowledged as durable."""
+
+    name: str
+    life: int
+    number: int
+    committed: bool
+
+
 class MovingStart(NamedTuple):
     """From here on records below the offset may be gone."""
 
@@ -102,6 +133,8 @@ class Tenants:
         self.lives: dict[str, int] = {}
         self.written = 0
         self.sequences: dict[tuple[str, int], int] = {}
+        self.transactions: dict[tuple[str, int], int] = {}
+        self.begun = 0
         self.open()
 
     def open(self) -> None:
@@ -126,6 +159,7 @@ class Tenants:
         self.data.topics.delete(name)
         self.say(Deleted(name))
         self.sequences = {key: at for key, at in self.sequences.items() if key[0] != name}
+        self.transactions = {key: at for key, at in self.transactions.items() if key[0] != name}
 
     def values(self, name: str, count: int, size: int) -> tuple[bytes, ...]:
         """Return values that say whose they are, all of one length: frames may take each other's place."""
@@ -163,6 +197,30 @@ class Tenants:
         self.say(stored)
         return stored
 
+    def transact(self, name: str, producer: int, count: int = 1, size: int = 10) -> None:
+        """Append a batch of a producer's transaction, begun if none is open. Durable on return."""
+        if (name, producer) not in self.transactions:
+            self.begun += 1
+            self.transactions[name, producer] = self.begun
+        sequence = self.sequences.get((name, producer), 0)
+        sent = Sent(producer, 0, sequence, self.values(name, count, size))
+        self.sequences[name, producer] = sent.next_sequence
+        log, number = self.log(name), self.transactions[name, producer]
+        stored = Stored(name, self.lives[name], log.log_end_offset, sent.values)
+        self.say(Writing(*stored))
+        self.say(InTransaction(name, stored.life, number, stored.base, sent.values))
+        log.commit(send_in_transaction(log, sent).next_offset)
+        self.say(stored)
+
+    def end(self, name: str, producer: int, *, committed: bool, durable: bool = True) -> None:
+        """Append the marker of a producer's transaction."""
+        said = Ending(name, self.lives[name], self.transactions.pop((name, producer)), committed)
+        self.say(said)
+        appended = end_transaction(self.log(name), producer, committed=committed)
+        if durable:
+            self.log(name).commit(appended.next_offset)
+            self.say(Ended(*said))
+
     def advance(self, name: str, offset: int) -> None:
         """Move the start of a topic."""
         said = MovingStart(name, self.lives[name], offset)
@@ -193,6 +251,14 @@ class Tenants:
 
 
 @dataclass
+class Transaction:
+    """One transaction: the offset of each of its values, and whether it may be open, committed or aborted."""
+
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    may_be: set[bool | None] = field(default_factory=lambda: {None})
+
+
+@dataclass
 class Life:
     """What one topic of a name was promised."""
 
@@ -203,6 +269,7 @@ class Life:
     #: What producers sent, in order, and where they were told that it is.
     sent: dict[Sent, None] = field(default_factory=dict)
     answered: dict[Sent, int] = field(default_factory=dict)
+    transactions: dict[int, Transaction] = field(default_factory=lambda: defaultdict(Transaction))
 
 
 @dataclass
@@ -242,6 +309,13 @@ class Promise:
                 mine.certain |= dict(enumerate(values, base))
                 if sent is not None:
                     mine.answered[sent] = base
+            case InTransaction(name, life, number, base, values):
+                mine = self.lives[name, life]
+                mine.transactions[number].offsets |= {value: base + at for at, value in enumerate(values)}
+            case Ending(name, life, number, committed):
+                self.lives[name, life].transactions[number].may_be.add(committed)
+            case Ended(name, life, number, committed):
+                self.lives[name, life].transactions[number].may_be = {committed}
             case MovingStart(name, life, offset):
                 mine = self.lives[name, life]
                 mine.start_high = max(mine.start_high, offset)
@@ -308,7 +382,37 @@ def check_contents(data: DataDirectory, promise: Promise) -> dict[tuple[str, int
         assert life in may_be, f"D1: of {name} there is {life}, and may be {may_be}"
         if life is not None:
             check_life(name, life, found[name, 0], promise.lives[name, life])
+            check_transactions(data, name, promise.lives[name, life])
     return found
+
+
+def check_transactions(data: DataDirectory, name: str, promise: Life) -> None:
+    """Hold the transactions of one topic to what it was promised (X1, X2), also beside the writer."""
+    log = virtual(data, name)
+    start, stable, end = log.log_start_offset, log.last_stable_offset, log.high_watermark
+    known = {each.first_offset for each in log.open_transactions()}
+    assert stable == max(start, min([end, *known])), f"X1: {name} is stable up to {stable}, open are {known}"
+    shown = committed_values(log)
+    if promise.transactions:
+        config = load_broker_config(environment={}, overrides=dict(SMALL))[0]
+        beside = ReadOnlyDirectory(data.files, DATA, config, mapped=False)
+        seen = committed_values(beside.readable(name, 0, beside.topics[name]))
+        assert seen == shown, f"X1: a reader beside the writer of {name} sees {seen}, not {shown}"
+    for number, transaction in promise.transactions.items():
+        may_be, offsets = transaction.may_be, transaction.offsets
+        first = min(offsets.values())
+        # Another cut may have taken records that were not acknowledged, and others have their offsets.
+        readable = offsets.keys() & set(every_value(log))
+        here = {value for value in readable if offsets[value] < stable}
+        found = here & set(shown)
+        what = f"transaction {number} of {name}, which may be {may_be}"
+        assert True in may_be or not found, f"X1: records of {what} are shown"
+        assert not found or found == readable, f"X1: half of {what} is shown"
+        assert may_be != {True} or found == here, f"X2: records of {what} are missing"
+        if may_be == {None} and readable:
+            assert first in known, f"X2: {what} is not open"
+        if None not in may_be:
+            assert first not in known, f"X2: {what} is open"
 
 
 def check_life(name: str, life: int, found: Held, promise: Life) -> None:

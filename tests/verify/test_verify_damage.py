@@ -165,18 +165,18 @@ LOG_DAMAGES = [
     missing(FIRST_LOG),
     first("short", FIRST_SIZE - 1, "size of the log", lambda old: old[:-1]),
     first("long", FIRST_SIZE, "size of the log", lambda old: old + b"\0"),
-    first("value", 17, "CRC-32C", lambda old: flipped(old, 8 * 80)),
-    first("magic", SECOND + 16, "magic", patched(SECOND + 16, b"\1")),
-    first("negative length", SECOND + 8, "batch length", patched(SECOND + 8, b"\xff\xff\xff\xff")),
-    first("length beyond the end", SECOND + 8, "batch length", patched(SECOND + 8, b"\0\1\0\0")),
+    first("value", 0, "CRC-32C", lambda old: flipped(old, 8 * 80)),
+    first("magic", SECOND, "magic", patched(SECOND + 16, b"\1")),
+    first("negative length", SECOND, "batch length", patched(SECOND + 8, b"\xff\xff\xff\xff")),
+    first("length beyond the end", SECOND, "batch length", patched(SECOND + 8, b"\0\1\0\0")),
     first("offset falls", SECOND, "base offset", patched(SECOND, struct.pack(">q", 1))),
     first("offset too high", SECOND, "base offset", patched(SECOND, struct.pack(">q", 12))),
-    first("leader epoch", SECOND + 12, "leader epoch", patched(SECOND + 12, struct.pack(">i", 1))),
+    first("leader epoch", SECOND, "leader epoch", patched(SECOND + 12, struct.pack(">i", 1))),
     first("zeros over a frame", SECOND, "frame", patched(SECOND, bytes(61))),
-    first("unknown attributes", 21, "attributes", resealed(21, b"\1\0")),
-    first("unknown compression", 21, "attributes", resealed(21, b"\0\5")),
-    first("too many records", 57, "record count", resealed(57, b"\0\0\0\3")),
-    first("negative delta", 23, "last offset delta", resealed(23, b"\xff\xff\xff\xff")),
+    first("unknown attributes", 0, "attributes", resealed(21, b"\1\0")),
+    first("unknown compression", 0, "attributes", resealed(21, b"\0\5")),
+    first("too many records", 0, "record count", resealed(57, b"\0\0\0\3")),
+    first("negative delta", 0, "last offset delta", resealed(23, b"\xff\xff\xff\xff")),
     first(
         "swapped frames",
         THIRD - SECOND,
@@ -194,7 +194,7 @@ LOG_DAMAGES = [
         "active below the mark",
         rewrite(ACTIVE_LOG, lambda old: flipped(old, 8 * (MARKED - 1))),
         ACTIVE_LOG,
-        len(log_of(ACTIVE[:2])) + 17,
+        len(log_of(ACTIVE[:2])),
         "CRC-32C",
     ),
 ]
@@ -222,7 +222,7 @@ STATE_DAMAGES = [
     Damage("wrong type", state(active_base="0"), STATE, BODY, "body"),
     Damage("negative size", sealed(0, size=-1), STATE, BODY, "body"),
     Damage("format zero", state(format=0), STATE, BODY, "format"),
-    Damage("newer format", state(format=2), STATE, BODY, "format is newer", "invalid"),
+    Damage("newer format", state(format=4), STATE, BODY, "format is newer", "invalid"),
     Damage(
         "unknown record format",
         state(record_format="morse"),
@@ -255,7 +255,7 @@ MARK_DAMAGES = [
         "within a frame",
         marked(base=30, position=MARKED - 1, next_offset=36),
         ACTIVE_LOG,
-        len(log_of(ACTIVE[:2])) + 8,
+        len(log_of(ACTIVE[:2])),
         "batch length",
     ),
     Damage(
@@ -324,7 +324,7 @@ PRODUCER_DAMAGES: dict[str, tuple[dict[str, object], str, str]] = {
     "within a batch": (batches([7, 7, 31, 32]), "batch of a producer", "no batch at that offset"),
     "a field of another type": ({"next_offset": "38"}, "body", "Expected `int`"),
     "negative": (batches([-1, 0, 30, 32]), "body", ">= 0"),
-    "newer format": ({"format": 2}, "format is newer", "2"),
+    "newer format": ({"format": 3}, "format is newer", "3"),
     "older format": ({"format": 0}, "format", "0"),
 }
 
@@ -416,6 +416,15 @@ META_DAMAGES = [
     Damage(
         "settings of a broker that are none",
         catalogue(orders_entry, payments_entry, {"kind": "broker-settings", "broker": "0", "config": [1]}),
+        CATALOGUE,
+        None,
+        "JSON of the entry",
+    ),
+    Damage(
+        "settings of a group without a name",
+        catalogue(
+            orders_entry, payments_entry, {"kind": "group-settings", "org": 0, "group": "", "config": {}}
+        ),
         CATALOGUE,
         None,
         "JSON of the entry",

@@ -166,7 +166,7 @@ def test_a_shared_log_is_sound_and_its_topics_are_counted(chain: bool) -> None:
     report = verify(files)
     assert report.findings == ()
     assert (report.virtual_topics, report.virtual_partitions, report.segments) == (3, 3, 2)
-    assert (report.topics, report.partitions) == (4, 1)
+    assert (report.topics, report.internal_topics, report.partitions) == (4, 1, 4)
     # Eleven batches, a start and an end.
     assert (report.records, report.frames) == (13, 13)
     assert bool(report.frames_compared) is chain

@@ -17,7 +17,7 @@ from support.verifying import notes, serious, verify
 
 from cordwood.disk.files import join, read_file
 from cordwood.disk.memory import MemoryFiles
-from cordwood.storage.sink.publishing import journal_path
+from cordwood.storage.sink.journal import journal_path
 from cordwood.verify import verify_directory
 
 KEY = hashlib.sha256(QUERY.encode()).hexdigest()[:32]

@@ -1,19 +1,21 @@
 """Fetch sessions (KIP-227): the broker stores the partitions of a consumer, and returns only changes.
 
 A consumer names its partitions once. Each later fetch of the session names the partitions whose offset
-changed. The answer has the partitions with records, a new high watermark or log start, or an error. Without a
-session, each request and answer of a consumer of 1,000 partitions has all of them.
+changed. The answer has the partitions with records, a new high watermark, log start or (for a reader of
+committed records) last stable offset, or an error. Without a session, each request and answer of a consumer
+of 1,000 partitions has all of them.
 
 A session may end at any time: the consumer then sends a full fetch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 
 from cordwood.broker.fetching import Got, PartitionFetch
 from cordwood.broker.leader_epochs import NO_EPOCH
+from cordwood.storage.log import Standing
 
 #: The session id that means no session.
 NO_SESSION = 0
@@ -53,8 +55,8 @@ class Asked:
         self.offset = offset
         self.max_bytes = max_bytes
         self.leader_epoch = leader_epoch
-        #: The high watermark and the log start that the client knows, or None if it must be told.
-        self.told: tuple[int, int] | None = None
+        #: The offsets that the client knows, or None if it must be told.
+        self.told: Standing | None = None
         #: The request under the broker's name of the topic, or None while the topic does not exist.
         self.wish: PartitionFetch | None = None
 
@@ -63,34 +65,47 @@ class Asked:
         """The key of the partition in its session."""
         return self.topic, self.partition
 
-    def is_news(self, got: Got) -> bool:
+    def is_news(self, got: Got, *, committed: bool = False) -> bool:
         """Return whether the client must be told of *got*."""
-        standing = (got.high_watermark, got.log_start_offset)
+        standing = got.standing(committed=committed)
         return bool(got.frames) or got.error is not None or standing != self.told
 
-    def tell(self, got: Got | None) -> None:
+    def tell(self, got: Got | None, *, committed: bool = False) -> None:
         """Note that the client is told of *got*, or of a missing topic if *got* is None."""
         # After an error the client is told the offsets again as soon as they are known.
         if got is None or got.error is not None:
             self.told = None
         else:
-            self.told = (got.high_watermark, got.log_start_offset)
+            self.told = got.standing(committed=committed)
 
 
 class FetchSession:
     """The session of one consumer. ``epoch`` is the epoch that its next request must have."""
 
-    __slots__ = ("by_id", "created_ms", "epoch", "id", "partitions", "places", "resolved_at", "used_ms")
+    __slots__ = (
+        "by_id",
+        "created_ms",
+        "epoch",
+        "id",
+        "owner",
+        "partitions",
+        "places",
+        "resolved_at",
+        "used_ms",
+    )
 
-    def __init__(self, id_: int, asked: Iterable[Asked], *, by_id: bool, now_ms: int) -> None:
+    def __init__(
+        self, id_: int, asked: Iterable[Asked], *, by_id: bool, now_ms: int, owner: Hashable = None
+    ) -> None:
+        self.owner = owner
         self.id = id_
         self.by_id = by_id
         self.epoch = OPENING + 1
         self.created_ms = self.used_ms = now_ms
         #: In the order of reading: partitions that returned records most recently are last.
         self.partitions: dict[Key, Asked] = {each.key: each for each in asked}
-        #: The change number of the topics for which the partitions' requests are valid; see `resolve`.
-        self.resolved_at = -1
+        #: The state of topics and rights for which the partitions' requests are valid; see `resolve`.
+        self.resolved_at: Hashable = None
         self.places: frozenset[tuple[str, int]] | None = None
 
     def __len__(self) -> int:
@@ -110,13 +125,13 @@ class FetchSession:
             if self.partitions.pop(key, None) is not None:
                 self.places = None
 
-    def resolve(self, changes: int, find: Callable[[TopicRef], str | None]) -> bool:
+    def resolve(self, state: Hashable, find: Callable[[TopicRef], str | None]) -> bool:
         """Look up the topics; return whether one is missing. *find* returns the internal name of a topic.
 
-        *changes* changes with every change to the topics. While it is the same, only partitions that the
-        client changed are looked up.
+        *state* is not None, and differs after every change to the topics and to what the client may read.
+        While it is the same, only partitions that the client changed, and missing ones, are looked up.
         """
-        again = changes != self.resolved_at
+        again = state != self.resolved_at
         missing = False
         if again:
             self.places = None
@@ -134,7 +149,7 @@ class FetchSession:
         if self.places is None:
             wishes = (each.wish for each in self.partitions.values())
             self.places = frozenset((wish.topic, wish.partition) for wish in wishes if wish is not None)
-        self.resolved_at = changes
+        self.resolved_at = state
         return missing
 
     def rotate(self, asked: Iterable[Asked]) -> None:
@@ -180,16 +195,21 @@ class FetchSessions:
     def __iter__(self) -> Iterator[FetchSession]:
         return iter(self._sessions.values())
 
-    def close(self, session_id: int) -> None:
-        """End a session. Idempotent."""
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self.partitions -= len(session)
+    def close(self, session_id: int, owner: Hashable = None) -> None:
+        """End a session, if there is one of *owner*."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner == owner:
+            self._remove(session)
 
-    def open(self, asked: Sequence[Asked], *, by_id: bool) -> int:
+    def _remove(self, session: FetchSession) -> None:
+        del self._sessions[session.id]
+        self.partitions -= len(session)
+
+    def open(self, asked: Sequence[Asked], *, by_id: bool, owner: Hashable = None) -> int:
         """Open a session with these partitions and return its id, or `NO_SESSION` if there is no room.
 
-        A request without partitions, or with a partition that is named twice, gets no session.
+        Only requests of *owner* can continue it: others would learn which topics are in it. A request without
+        partitions, or with a partition that is named twice, gets no session.
         """
         now_ms = self._now_ms()
         if not asked or not self._make_room(len(asked), now_ms):
@@ -197,7 +217,7 @@ class FetchSessions:
         id_ = self._new_id()
         while id_ in self._sessions or id_ == NO_SESSION:
             id_ = self._new_id()
-        session = FetchSession(id_, asked, by_id=by_id, now_ms=now_ms)
+        session = FetchSession(id_, asked, by_id=by_id, now_ms=now_ms, owner=owner)
         if len(session) != len(asked):
             return NO_SESSION
         self._sessions[id_] = session
@@ -205,14 +225,21 @@ class FetchSessions:
         return id_
 
     def resume(
-        self, session_id: int, epoch: int, asked: Sequence[Asked], forgotten: Iterable[Key], *, by_id: bool
+        self,
+        session_id: int,
+        epoch: int,
+        asked: Sequence[Asked],
+        forgotten: Iterable[Key],
+        *,
+        by_id: bool,
+        owner: Hashable = None,
     ) -> FetchSession | SessionProblem | None:
         """Return the session of a request, with the request's changes applied.
 
         Returns None if the session has no partitions left: it is closed, and the request needs no data.
         """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             return SessionProblem.NOT_FOUND
         if session.epoch != epoch:
             return SessionProblem.WRONG_EPOCH
@@ -222,13 +249,13 @@ class FetchSessions:
         session.update(asked, forgotten)
         self.partitions += len(session) - before
         if not session.partitions:
-            self.close(session_id)
+            self._remove(session)
             return None
         # Most recently used, so that it is not evicted to make room for its own growth.
         self._sessions[session_id] = self._sessions.pop(session_id)
         session.used_ms = self._now_ms()
         if len(session) > before and not self._fits(0, 0, session.used_ms):
-            self.close(session_id)
+            self._remove(session)
             return SessionProblem.NOT_FOUND
         session.epoch = next_epoch(epoch)
         return session
@@ -257,5 +284,5 @@ class FetchSessions:
         return True
 
     def _evict(self, session: FetchSession) -> None:
-        self.close(session.id)
+        self._remove(session)
         self.evictions += 1

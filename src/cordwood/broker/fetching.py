@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from cordwood.broker.leader_epochs import NO_EPOCH, check_leader_epoch
 from cordwood.errors import CordwoodError, LeaderEpochFenced, LeaderEpochUnknown, OffsetOutOfRange
 from cordwood.formats import batch
-from cordwood.storage.log import Partition
+from cordwood.storage.log import AbortedEntry, ServedPartition, Standing
 from cordwood.telemetry import FETCH_READ, Tracer, no_tracing
 
 
@@ -25,14 +26,22 @@ class PartitionFetch(NamedTuple):
     leader_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """The result for one partition: batches, uncopied if the store has batches, or the error."""
 
     frames: tuple[memoryview, ...] = ()
     high_watermark: int = -1
     log_start_offset: int = -1
     error: Exception | None = None
+    #: The first offset that a reader of committed records may not read.
+    last_stable_offset: int = -1
+    #: For a reader of committed records, the aborted transactions with records in the frames.
+    aborted: Sequence[AbortedEntry] = ()
+
+    def standing(self, *, committed: bool) -> Standing:
+        """Return the offsets that a client with this isolation has to know; last, where its records end."""
+        end = self.last_stable_offset if committed else self.high_watermark
+        return self.high_watermark, self.log_start_offset, end
 
     @property
     def size(self) -> int:
@@ -48,7 +57,7 @@ class FetchResult(NamedTuple):
     failed: bool
 
 
-Find = Callable[[str, int], Partition]
+Find = Callable[[str, int], ServedPartition]
 """Returns the partition for a topic and a partition number."""
 Name = Callable[[str, int], str]
 """Returns the name of a partition in spans."""
@@ -64,11 +73,14 @@ def read_all(
     max_bytes: int,
     tracer: Tracer = no_tracing,
     name: Name = _plain_name,
+    *,
+    committed: bool = False,
 ) -> FetchResult:
     """Read the requested partitions in order, up to *max_bytes* in total.
 
-    The first frame is always returned whole: a consumer would otherwise never get past a large one. If one
-    partition cannot be read, the others are still read.
+    With *committed*, reading stops at the last stable offset, and the aborted transactions among the records
+    are listed. The first frame is always returned whole: a consumer would otherwise never get past a large
+    one. If one partition cannot be read, the others are still read.
     """
     each: list[Got] = []
     left, failed = max_bytes, False
@@ -76,9 +88,9 @@ def read_all(
     for wanted in wishes:
         limit = max(min(wanted.max_bytes, left), 0)
         if tracer is no_tracing:
-            got = _read(find, wanted, limit, whole_first=not size)
+            got = _read(find, wanted, limit, whole_first=not size, committed=committed)
         else:
-            got = _read_traced(tracer, name, find, wanted, limit, whole_first=not size)
+            got = _read_traced(tracer, name, find, wanted, limit, whole_first=not size, committed=committed)
         each.append(got)
         failed = failed or got.error is not None
         size += got.size
@@ -87,13 +99,20 @@ def read_all(
 
 
 def _read_traced(
-    tracer: Tracer, name: Name, find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool
+    tracer: Tracer,
+    name: Name,
+    find: Find,
+    wanted: PartitionFetch,
+    max_bytes: int,
+    *,
+    whole_first: bool,
+    committed: bool,
 ) -> Got:
     """Read in a span. The span has the number of records, for which every batch is parsed."""
     got = Got()
     # Raised so that the span ends as failed, and suppressed here.
     with contextlib.suppress(CordwoodError), tracer.start(FETCH_READ) as span:
-        got = _read(find, wanted, max_bytes, whole_first=whole_first)
+        got = _read(find, wanted, max_bytes, whole_first=whole_first, committed=committed)
         count = sum(_count_from(wanted.offset, frame) for frame in got.frames)
         span.set(virtual_topic=name(wanted.topic, wanted.partition), fetch_offset=wanted.offset)
         span.set(topic=wanted.topic, partition=wanted.partition)
@@ -118,26 +137,32 @@ def _count_from(offset: int, frame: memoryview) -> int:
     return count
 
 
-def _read(find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool) -> Got:
-    log: Partition | None = None
+def _read(find: Find, wanted: PartitionFetch, max_bytes: int, *, whole_first: bool, committed: bool) -> Got:
+    log: ServedPartition | None = None
     try:
         log = find(wanted.topic, wanted.partition)
         if wanted.leader_epoch != NO_EPOCH:
             check_leader_epoch(wanted.leader_epoch, log.leader_epoch)
-        start, end = log.log_start_offset, log.high_watermark
-        if start <= wanted.offset <= end and (wanted.offset == end or (not max_bytes and not whole_first)):
-            return Got((), end, start)
-        fetched = log.read(wanted.offset, max_bytes)
+        high_watermark, start, stable = log.standing
+        end = stable if committed else high_watermark
+        no_room = not max_bytes and not whole_first
+        if start <= wanted.offset <= high_watermark and (wanted.offset >= end or no_room):
+            return Got((), high_watermark, start, None, stable)
+        fetched = log.read(wanted.offset, max_bytes, committed=committed)
         frames = tuple(memoryview(batch) for run in fetched.runs for batch in run.batches())
     except OffsetOutOfRange as error:
-        return Got((), error.end, error.start, error)
+        return Got((), error.end, error.start, error, error.end)
     except (LeaderEpochFenced, LeaderEpochUnknown) as error:
         # The client's view of the partition may be wrong, so it gets no offsets.
         return Got(error=error)
     except CordwoodError as error:
         if log is None:
             return Got(error=error)
-        return Got((), log.high_watermark, log.log_start_offset, error)
+        return Got((), log.high_watermark, log.log_start_offset, error, log.last_stable_offset)
+    aborted: Sequence[AbortedEntry] = fetched.aborted
     if frames and not whole_first and len(frames[0]) > max_bytes:
-        frames = ()
-    return Got(frames, fetched.high_watermark, fetched.log_start_offset)
+        frames, aborted = (), ()
+    high_watermark, stable = fetched.high_watermark, log.last_stable_offset
+    if stable > high_watermark:
+        stable = high_watermark
+    return Got(frames, high_watermark, fetched.log_start_offset, None, stable, aborted)

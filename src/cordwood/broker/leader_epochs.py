@@ -1,13 +1,14 @@
 """Leader epochs: the current epoch of a partition, the end of each epoch, and checks of clients' epochs.
 
-The leader of a partition never changes. Its epoch increases when its log is truncated or restored, which
-happens while no broker runs, so an epoch that was read once is valid while the broker runs.
+The leader of a partition never changes. Its epoch increases when its log is truncated or restored. A running
+broker truncates only on request, and then forgets the epoch that it has read before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from threading import Lock
 
 from cordwood.errors import CordwoodError, LeaderEpochFenced, LeaderEpochUnknown
 from cordwood.storage.directory import DirectoryPartitions
@@ -58,6 +59,9 @@ class LeaderEpochs:
         # By the id of the topic. Most topics have equal epochs, which share one tuple.
         self._known: dict[str, tuple[int, ...]] = {}
         self._kept: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._guard = Lock()
+        #: Counts the calls of `forget`.
+        self._forgotten = 0
 
     def known(self, entry: TopicEntry) -> tuple[int, ...] | None:
         """Return the epochs of a topic's partitions if they are cached, or None. Never blocks."""
@@ -69,10 +73,13 @@ class LeaderEpochs:
         known = self.known(entry)
         if known is not None:
             return known
+        forgotten = self._forgotten
         found = tuple(self._read(entry.name, partition) for partition in range(entry.partitions))
         found = self._kept.setdefault(found, found)
-        if NO_EPOCH not in found:
-            self._known[entry.id] = found
+        with self._guard:
+            # An epoch that was read before a truncation must not be kept after it.
+            if NO_EPOCH not in found and forgotten == self._forgotten:
+                self._known[entry.id] = found
         return found
 
     def _read(self, topic: str, partition: int) -> int:
@@ -83,5 +90,7 @@ class LeaderEpochs:
             return NO_EPOCH
 
     def forget(self, entry: TopicEntry) -> None:
-        """Drop the cached epochs of a deleted topic."""
-        self._known.pop(entry.id, None)
+        """Drop the cached epochs of a topic that was deleted or truncated."""
+        with self._guard:
+            self._forgotten += 1
+            self._known.pop(entry.id, None)

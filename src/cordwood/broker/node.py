@@ -5,23 +5,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from cordwood.broker.committed import read_offsets_topic
 from cordwood.broker.fetch_sessions import Asked
 from cordwood.broker.fetching import FetchResult, Got, PartitionFetch, read_all
+from cordwood.broker.groups import NAME as OFFSETS_TOPIC
+from cordwood.broker.groups import StoredRows
 from cordwood.broker.leader_epochs import NO_EPOCH, check_leader_epoch, epoch_at, epoch_end
 from cordwood.broker.offsets import LATEST, Position, find_offset
+from cordwood.broker.operations import Operation, TruncatePartition
 from cordwood.broker.staging import SinkCommands
-from cordwood.broker.topics import Topics
+from cordwood.broker.topics import Topics, is_read_only
+from cordwood.broker.transactions import Admission
 from cordwood.config import BrokerConfig
 from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError, UnknownTopic
-from cordwood.formats import compression_in, recompressed_if_sound
+from cordwood.formats import Marker, compression_in, recompressed_if_sound
 from cordwood.storage.directory import DataDirectory
-from cordwood.storage.log import KnownProducer, Pace, WritablePartition, codec_of, terms_of
+from cordwood.storage.log import KnownProducer, OpenTransaction, Pace, WritablePartition, codec_of, terms_of
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.telemetry import PRODUCE_STORE, Tracer, no_tracing
 
+Result = TypeVar("Result")
 #: The bytes per read when a whole topic is read.
 ROWS_BYTES = 1 << 20
 #: The number of producer ids that are reserved at a time, so that a new id rarely needs a sync.
@@ -53,6 +59,8 @@ class Node:
         self.topics = Topics(directory, config)
         self.sink = SinkCommands(directory, self.topics.delete)
         self.directory = directory
+        #: The check of transactional batches. A coordinator says which transactions are open.
+        self.admission = Admission()
         self._partitions = directory.partitions
         self._producer_ids = range(0)
         self._producer_guard = Lock()
@@ -67,6 +75,7 @@ class Node:
             FrameError, RecordRefused: If the batch is invalid.
             RecordsRejected: If some of its records are invalid.
             OutOfSequence, ProducerFenced: If its sequence or producer epoch is wrong.
+            TransactionStateInvalid: If it is not part of an ongoing transaction, as it says or must be.
             StorageError: If it could not be written.
         """
         if self._tracer is no_tracing:
@@ -85,8 +94,31 @@ class Node:
             # Deleted and created again since the client's request was checked.
             raise UnknownTopic(f"topic {topic} was deleted and created again")
         now_ms = self.directory.context.clock.now_ms()
-        frame = log.format.receive(batch, terms_of(log.config, now_ms))
-        base_offset, next_offset, append_timestamp = log.append_received(frame)
+        terms = terms_of(log.config, now_ms)
+        if is_read_only(topic):
+            # No client can write to it.
+            terms = terms._replace(from_broker=True)
+        frame = log.format.receive(batch, terms)
+        admit = None
+        if frame.stamp is not None:
+            if frame.stamp.transactional:
+                admit = self.admission.guard(topic, partition)
+            else:
+                self.admission.check_outside(frame.stamp)
+        base_offset, next_offset, append_timestamp = log.append_received(frame, admit=admit)
+        return Placed(log, base_offset, next_offset, append_timestamp)
+
+    def append_marker(self, topic: str, partition: int, marker: Marker) -> Placed:
+        """Append the end of a transaction to a partition. Not durable on return.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            TransactionsUnsupported: If the topic has no transactions.
+            ProducerFenced: If the producer has a later epoch in this partition.
+            StorageError: If it could not be written.
+        """
+        log = self._partitions.writable(topic, partition)
+        base_offset, next_offset, append_timestamp = log.append_marker(marker)
         return Placed(log, base_offset, next_offset, append_timestamp)
 
     def recompression_of(
@@ -104,25 +136,43 @@ class Node:
         size_max = log.config.max_message_bytes
         return lambda: recompressed_if_sound(data, codec, size_max)
 
-    def read(self, wishes: Sequence[PartitionFetch], max_bytes: int) -> FetchResult:
+    def read(
+        self, wishes: Sequence[PartitionFetch], max_bytes: int, *, committed: bool = False
+    ) -> FetchResult:
         """Read from many partitions within one limit; see `fetching.read_all`."""
         return read_all(
-            self._partitions.readable, wishes, max_bytes, self._tracer, self._partitions.virtual_topic
+            self._partitions.readable,
+            wishes,
+            max_bytes,
+            self._tracer,
+            self._partitions.virtual_topic,
+            committed=committed,
         )
 
-    def peek(self, wishes: Sequence[PartitionFetch]) -> FetchResult | None:
-        """Return an empty result if there is nothing to read, else None. Does not access the disk."""
+    def peek(self, wishes: Sequence[PartitionFetch], *, committed: bool = False) -> FetchResult | None:
+        """Return an empty result if there is nothing to read, else None. Does not access the disk.
+
+        With *committed*, there is nothing to read from the last stable offset on.
+        """
         each = []
         for wanted in wishes:
             log = self._partitions.opened(wanted.topic, wanted.partition)
-            if log is None or wanted.offset != log.high_watermark:
+            if log is None:
+                return None
+            end, start, stable = log.standing
+            if not (stable if committed else end) <= wanted.offset <= end:
                 return None
             if wanted.leader_epoch not in (NO_EPOCH, log.leader_epoch):
                 return None
-            each.append(Got((), log.high_watermark, log.log_start_offset))
+            each.append(Got((), end, start, None, stable))
         return FetchResult(each, 0, failed=False)
 
-    def find_news(self, asked: Iterable[Asked]) -> list[Asked]:
+    def last_stable_offset(self, topic: str, partition: int) -> int | None:
+        """Return the last stable offset of a partition, or None if it is not open. Accesses no disk."""
+        log = self._partitions.opened(topic, partition)
+        return None if log is None else log.last_stable_offset
+
+    def find_news(self, asked: Iterable[Asked], *, committed: bool = False) -> list[Asked]:
         """Return the partitions of a fetch session that may have changes for its client.
 
         All others are unchanged for the client. Does not access the disk; the topic of each must be known.
@@ -134,15 +184,28 @@ class Node:
             assert wish is not None
             log = opened(wish.topic, wish.partition)
             if log is not None:
-                end = log.high_watermark
-                same = wish.offset == end and each.told == (end, log.log_start_offset)
+                standing = log.standing
+                end, start, stable = standing
+                if stable < end and not committed:
+                    stable, standing = end, (end, start, end)
+                same = each.told == standing and stable <= wish.offset <= end
                 if same and wish.leader_epoch in (NO_EPOCH, log.leader_epoch):
                     continue
             found.append(each)
         return found
 
+    def look_at_once(self, look: Callable[[], Result]) -> Result:
+        """Return the result of *look*, which reads ends of partitions; see `Publisher.look_at_once`."""
+        return self.directory.publisher.look_at_once(look)
+
     def find_offset(
-        self, topic: str, partition: int, timestamp: int, leader_epoch: int = NO_EPOCH
+        self,
+        topic: str,
+        partition: int,
+        timestamp: int,
+        leader_epoch: int = NO_EPOCH,
+        *,
+        committed: bool = False,
     ) -> Position:
         """Return the position for *timestamp*; see `offsets.find_offset`.
 
@@ -152,7 +215,7 @@ class Node:
         """
         log = self._partitions.readable(topic, partition)
         check_leader_epoch(leader_epoch, log.leader_epoch)
-        found = find_offset(log, timestamp)
+        found = find_offset(log, timestamp, committed=committed)
         if found.offset < 0:
             return found
         # There is no record at the end yet: the epoch is that of the next record.
@@ -173,6 +236,28 @@ class Node:
             raise OffsetOutOfRange(target, log.log_start_offset, log.high_watermark)
         log.advance_log_start(target)
         return log.log_start_offset
+
+    def operate(self, topic: str, operation: Operation, *, dry_run: bool = False) -> None:
+        """Seal or truncate a partition. Durable on return; see `Cutting`. With *dry_run* nothing changes.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            OffsetOutOfRange, SignedFor: If the partition cannot be truncated there.
+            RecordRefused: If the topic is in the shared log.
+            StorageError: If it failed.
+        """
+        cutting, partition = self.directory.cutting, operation.partition
+        if isinstance(operation, TruncatePartition):
+            try:
+                cutting.truncate(
+                    topic, partition, operation.end_offset, force=operation.force, dry_run=dry_run
+                )
+            finally:
+                # Also after a failure: it may have come after the commit.
+                if not dry_run:
+                    self.topics.note_truncation(topic)
+        else:
+            cutting.roll(topic, partition, dry_run=dry_run)
 
     def epoch_end(
         self, topic: str, partition: int, epoch: int, leader_epoch: int = NO_EPOCH
@@ -195,6 +280,15 @@ class Node:
             StorageError: If its log cannot be read.
         """
         return self._partitions.readable(topic, partition).producers()
+
+    def open_transactions(self, topic: str, partition: int) -> list[OpenTransaction]:
+        """Return the transactions that are open in a partition.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            StorageError: If its log cannot be read.
+        """
+        return self._partitions.readable(topic, partition).open_transactions()
 
     def standing(self, topic: str, partition: int) -> PartitionStanding:
         """Return the offsets and size of a partition.
@@ -228,6 +322,12 @@ class Node:
             given, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
             return given
 
+    def read_offsets_topic(self) -> StoredRows:
+        """Return what the topic of consumer groups says; see `committed.read_offsets_topic`."""
+        entry = self.topics.find(OFFSETS_TOPIC)
+        numbers = range(0 if entry is None else entry.partitions)
+        return read_offsets_topic(self._partitions.readable(OFFSETS_TOPIC, number) for number in numbers)
+
     def read_rows(self, topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
         """Yield key and value of every current record of a topic, partition by partition.
 
@@ -252,6 +352,16 @@ class Node:
     def follow_changed(self, pace: Pace) -> dict[tuple[str, int], CordwoodError]:
         """Update chains; return the partitions that failed and their errors. See `Chains.follow_changed`."""
         failures = self.directory.chains.follow_changed(pace)
+        return {(log.state.topic, log.state.partition): error for log, error in failures.items()}
+
+    @property
+    def is_hashing_due(self) -> bool:
+        """Whether segments were sealed that have no SHA-256 yet."""
+        return bool(self.directory.context.unhashed)
+
+    def hash_sealed(self, pace: Pace) -> dict[tuple[str, int], CordwoodError]:
+        """Record the SHA-256 of sealed segments; return the partitions that failed and their errors."""
+        failures = self.directory.maintenance.hash_sealed(pace)
         return {(log.state.topic, log.state.partition): error for log, error in failures.items()}
 
     def to_maintain(self, *, retention: bool, compaction: bool) -> list[tuple[str, int]]:

@@ -20,10 +20,11 @@ class Position(NamedTuple):
     leader_epoch: int = _NOTHING
 
 
-def find_offset(log: Partition, timestamp: int) -> Position:
+def find_offset(log: Partition, timestamp: int, *, committed: bool = False) -> Position:
     """Return the position for *timestamp*, in milliseconds or one of the constants of this module.
 
-    There is no tiered storage, so the local start is the start, and there is no tiered end.
+    With *committed*, the partition ends at the last stable offset. There is no tiered storage, so the local
+    start is the start, and there is no tiered end.
 
     Raises:
         ValueError: If *timestamp* is negative and not one of the constants.
@@ -31,7 +32,7 @@ def find_offset(log: Partition, timestamp: int) -> Position:
     """
     match timestamp:
         case -1:  # LATEST
-            return Position(log.high_watermark)
+            return Position(log.last_stable_offset if committed else log.high_watermark)
         case -2 | -4:  # EARLIEST, EARLIEST_LOCAL
             return Position(log.log_start_offset)
         case -3:  # NEWEST
@@ -42,4 +43,6 @@ def find_offset(log: Partition, timestamp: int) -> Position:
             found = log.offset_at(timestamp)
         case _:
             raise ValueError(f"no such time: {timestamp}")
-    return Position(_NOTHING) if found is None else Position(*found)
+    if found is None or (committed and found[0] >= log.last_stable_offset):
+        return Position(_NOTHING)
+    return Position(*found)

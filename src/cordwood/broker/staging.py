@@ -19,8 +19,10 @@ from typing import Annotated
 import msgspec
 
 from cordwood import tenancy
+from cordwood.broker.audit import AUDIT_PREFIX
 from cordwood.broker.groups import NAME as OFFSETS_TOPIC
-from cordwood.errors import CordwoodError, RecordRefused, StorageError, UnknownTopic
+from cordwood.broker.transactions import NAME as TRANSACTIONS_TOPIC
+from cordwood.errors import CordwoodError, NotAllowed, RecordRefused, StorageError, UnknownTopic
 from cordwood.records import Record
 from cordwood.storage.directory import DataDirectory
 from cordwood.storage.meta import SHARED_TOPIC
@@ -31,7 +33,7 @@ STAGING_PREFIX = "__cordwood_staging-"
 COMMANDS = 0
 _READ_BYTES = 8 << 20
 #: Topics that only the broker writes.
-_NOT_TO_WRITE = frozenset({OFFSETS_TOPIC, SHARED_TOPIC})
+_NOT_TO_WRITE = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARED_TOPIC})
 
 
 class StagedFrames(msgspec.Struct, frozen=True):
@@ -88,12 +90,16 @@ class SinkCommands:
         self._directory = directory
         self._delete_topic = delete_topic
 
-    def execute(self, topic: str, records: Sequence[Record]) -> list[Share]:
+    def execute(
+        self, topic: str, records: Sequence[Record], permits: Callable[[str], bool] = lambda name: True
+    ) -> list[Share]:
         """Execute the commands in *records* of partition 0 of *topic*; return the published shares.
 
-        A batch that is already published is not published again.
+        A batch that is already published is not published again. *permits* returns whether the sender of the
+        command may write to a topic, which is given by the name that clients of its org use.
 
         Raises:
+            NotAllowed: If *permits* refuses a topic. Nothing of the command was published.
             RecordRefused: If a record is not a command of this topic, or the frames it names are missing.
             UnknownTopic, DiskFull, LogFailed: Like `Publisher.publish`.
         """
@@ -106,7 +112,7 @@ class SinkCommands:
             name, org = tenancy.split(topic)
             if staging_topic(command.query) != name or not tenancy.is_client_id(command.query):
                 raise RecordRefused(f"a command of {command.query} in {name}")
-            published += self._publish(topic, _scoped(command, org), org)
+            published += self._publish(topic, _scoped(command, org, permits), org, permits)
         return published
 
     def collect_abandoned(self, before_ms: int) -> list[str]:
@@ -127,7 +133,7 @@ class SinkCommands:
                         gone.append(name)
         return gone
 
-    def _publish(self, topic: str, command: Command, org: int) -> list[Share]:
+    def _publish(self, topic: str, command: Command, org: int, permits: Callable[[str], bool]) -> list[Share]:
         directory = self._directory
         entry = directory.topics.get(topic)
         if entry is None:
@@ -145,7 +151,7 @@ class SinkCommands:
         try:
             for staged in command.staged:
                 writers.append(directory.publisher.stage(command.query, command.batch, staged.task))
-                shares += self._take(topic, staged, writers[-1], org)
+                shares += self._take(topic, staged, writers[-1], org, permits)
             new = directory.publisher.publish(command.query, command.batch, shares, remember=command.remember)
         except CordwoodError:
             # If the command is sent again, all frames are read from the topic again.
@@ -159,12 +165,23 @@ class SinkCommands:
                 log.advance_log_start(end)
         return shares if new else []
 
-    def _take(self, topic: str, staged: StagedFrames, writer: ShareWriter, org: int) -> tuple[Share, ...]:
+    def _take(
+        self,
+        topic: str,
+        staged: StagedFrames,
+        writer: ShareWriter,
+        org: int,
+        permits: Callable[[str], bool],
+    ) -> tuple[Share, ...]:
         """Write the frames of a task to a share."""
-        frames = 0
+        frames, allowed = 0, set[str]()
         for key, frame in self._frames(topic, staged):
-            if tenancy.MARK in key.topic or key.topic in _NOT_TO_WRITE:
+            if tenancy.MARK in key.topic or not _may_publish_to(key.topic):
                 raise RecordRefused(f"{key.topic} is not a topic to publish to")
+            if key.topic not in allowed:
+                if not permits(key.topic):
+                    raise NotAllowed("WRITE", key.topic)
+                allowed.add(key.topic)
             writer.append(StagedTarget(tenancy.qualify(key.topic, org), key.topic_id, key.partition), frame)
             frames += 1
         if frames != staged.frames:
@@ -188,14 +205,23 @@ class SinkCommands:
             offset = fetched.next_offset
 
 
-def _scoped(command: Command, org: int) -> Command:
+def _may_publish_to(topic: str) -> bool:
+    return topic not in _NOT_TO_WRITE and not topic.startswith(AUDIT_PREFIX)
+
+
+def _scoped(command: Command, org: int, permits: Callable[[str], bool]) -> Command:
     """Return *command* with the internal name of its query: queries of different orgs have separate batches.
 
     Raises:
         RecordRefused: If it names a share of another org's topic or of an internal topic.
+        NotAllowed: If *permits* refuses a topic of a share.
     """
     for section in (section for share in command.shares for section in share.sections):
         elsewhere = org and not section.topic.endswith(tenancy.qualify("", org))
-        if elsewhere or section.topic in _NOT_TO_WRITE:
+        if elsewhere or not _may_publish_to(section.topic):
             raise RecordRefused(f"a share of {section.topic}, which is not a topic to publish to")
+        # Clients of org 0 know topics of other orgs by their names in the catalogue.
+        name = tenancy.split(section.topic).name if org else section.topic
+        if not permits(name):
+            raise NotAllowed("WRITE", name)
     return msgspec.structs.replace(command, query=tenancy.qualify_id(command.query, org))

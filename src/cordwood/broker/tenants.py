@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from cordwood import tenancy
+from cordwood.broker.audit import AUDIT_PREFIX
 from cordwood.broker.leader_epochs import NO_EPOCH
 from cordwood.broker.node import Node
 from cordwood.broker.offsets import Position
-from cordwood.broker.topics import INTERNAL, RESERVED, BrokerTopic, NewTopic
+from cordwood.broker.operations import Operation
+from cordwood.broker.topics import INTERNAL, RESERVED, BrokerTopic, NewTopic, is_reserved
 from cordwood.config import BrokerConfig, TopicConfig
-from cordwood.errors import CordwoodError, InvalidSetting, LogClosed, RecordRefused, UnknownTopic
+from cordwood.errors import CordwoodError, InvalidSetting, LogClosed, RecordRefused, SignedFor, UnknownTopic
 from cordwood.storage.log import KnownProducer
-from cordwood.storage.meta import TopicEntry, check_topic_name
+from cordwood.storage.meta import TopicEntry, check_topic_name, is_shared
+
+Result = TypeVar("Result")
 
 
 class Tenant:
@@ -36,7 +41,7 @@ class Tenant:
     @property
     def changes(self) -> int:
         """A number that changes with every change to the topics."""
-        # Whether the internal topic is hidden also changes the visible topics.
+        # Whether the internal topics are hidden also changes the visible topics.
         return self._shelf.changes << 1 | self._hides_internal()
 
     def __len__(self) -> int:
@@ -68,7 +73,7 @@ class Tenant:
         return name in RESERVED and (name not in INTERNAL or self._hides_internal())
 
     def _hides_internal(self) -> bool:
-        """Return whether the offsets topic is hidden from this org: it holds the offsets of all orgs."""
+        """Return whether the internal topics are hidden from this org: they have records of all orgs."""
         return self.is_one_of_many
 
     @property
@@ -104,7 +109,7 @@ class Tenant:
     def _own(self, name: str) -> BrokerTopic:
         """Return the topic called *name*. Raises RecordRefused if clients may not change it."""
         found = self._found(name)
-        if name in RESERVED:
+        if is_reserved(name):
             raise RecordRefused(f"{name} is internal")
         return found
 
@@ -170,7 +175,7 @@ class Tenant:
             InvalidSetting: If *count* is not an increase or is too large, or the topic is internal.
         """
         key = self._found(name).key
-        if name in RESERVED:
+        if is_reserved(name):
             raise InvalidSetting("partitions", count, f"none: {name} is internal")
         self._topics.add_partitions(key, count, validate_only=validate_only)
 
@@ -179,9 +184,26 @@ class Tenant:
 
         Raises:
             UnknownTopic: If the topic does not exist.
+            RecordRefused: If it is an audit topic: who may change its retention may erase it.
             ConfigError: If a setting is unknown, its value is invalid, or it is fixed at creation.
         """
+        if name.startswith(AUDIT_PREFIX):
+            raise RecordRefused(f"{self._found(name).name} is changed on its data directory, by no client")
         self._topics.alter(self._found(name).key, config, validate_only=validate_only)
+
+    def group_settings(self, group: str) -> Mapping[str, str]:
+        """Return the settings that a group was given. Never blocks."""
+        return self._node.directory.settings.of_group(self.org, group)
+
+    def alter_group(self, group: str, config: Mapping[str, str], *, validate_only: bool = False) -> None:
+        """Replace the settings of a group. Durable on return.
+
+        Raises:
+            ConfigError: If a setting is unknown or its value is not allowed.
+            QuotaExceeded: If too many groups would have settings.
+        """
+        settings = self._node.directory.settings
+        settings.alter_group(self.org, group, config, validate_only=validate_only)
 
     def delete(self, name: str) -> None:
         """Delete a topic and all its records. Durable on return.
@@ -202,13 +224,41 @@ class Tenant:
         """
         return self._node.delete_records(self._own(name).key, partition, offset)
 
+    def operate(self, name: str, operation: Operation, *, dry_run: bool = False) -> None:
+        """Seal or truncate a partition; see `Node.operate`. Errors have the client's name of the topic.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            RecordRefused: If the topic is internal or in the shared log.
+        """
+        found = self._own(name)
+        if is_shared(found.entry):
+            raise RecordRefused(f"topic {name} is in the shared log, which is neither sealed nor truncated")
+        if not 0 <= operation.partition < found.entry.partitions:
+            raise UnknownTopic(f"topic {name} has no partition {operation.partition}")
+        try:
+            self._node.operate(found.key, operation, dry_run=dry_run)
+        except SignedFor as error:
+            raise SignedFor(name, error.partition, error.offset, error.signed_up_to) from None
+
     # --- reading ----------------------------------------------------------------------------------
 
+    def look_at_once(self, look: Callable[[], Result]) -> Result:
+        """Return the result of *look*, which reads ends of partitions; see `Node.look_at_once`."""
+        return self._node.look_at_once(look)
+
     def find_offset(
-        self, name: str, partition: int, timestamp: int, leader_epoch: int = NO_EPOCH
+        self,
+        name: str,
+        partition: int,
+        timestamp: int,
+        leader_epoch: int = NO_EPOCH,
+        *,
+        committed: bool = False,
     ) -> Position:
         """Return the position for *timestamp*; see `Node.find_offset`."""
-        return self._node.find_offset(self._found(name).key, partition, timestamp, leader_epoch)
+        key = self._found(name).key
+        return self._node.find_offset(key, partition, timestamp, leader_epoch, committed=committed)
 
     def epoch_end(
         self, name: str, partition: int, epoch: int, leader_epoch: int = NO_EPOCH
@@ -232,7 +282,7 @@ class Tenant:
         """Return the bytes of all partitions. Opens all of them; skips topics deleted concurrently."""
         total = 0
         for topic in list(self._shelf.topics.values()):
-            if topic.name in RESERVED:
+            if is_reserved(topic.name):
                 continue
             try:
                 total += sum(self.sizes(topic).values())

@@ -11,31 +11,68 @@ from threading import RLock
 from typing import NamedTuple
 
 from cordwood import tenancy
+from cordwood.broker.audit import AUDIT_PREFIX
 from cordwood.broker.groups import NAME as OFFSETS_TOPIC
 from cordwood.broker.leader_epochs import LeaderEpochs
 from cordwood.broker.staging import STAGING_PREFIX
-from cordwood.config import BrokerConfig, TopicConfig
+from cordwood.broker.transactions import NAME as TRANSACTIONS_TOPIC
+from cordwood.config import LONG_MAX, BrokerConfig, TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused, TopicExists, UnknownTopic
 from cordwood.storage.directory import DataDirectory, check_change, collision
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, check_topic_name, collision_form
 
 #: One partition: all groups share its syncs, and a group's records stay in order.
 OFFSETS_PARTITIONS = 1
+#: One partition, for the same reasons.
+TRANSACTIONS_PARTITIONS = 1
+#: One partition: events have one order.
+AUDIT_PARTITIONS = 1
+#: What the broker itself writes is never refused for its time, whatever the settings for all topics say and
+#: whatever the clock does.
+_ANY_TIME = {
+    "cordwood.timestamp.order": "any",
+    "message.timestamp.after.max.ms": str(LONG_MAX),
+    "message.timestamp.before.max.ms": str(LONG_MAX),
+    "message.timestamp.type": "CreateTime",
+}
+#: Nothing is removed by itself, each record is evidence, and it is durable before it counts. Whoever may
+#: alter the settings of the broker must not keep events off the record by that.
+AUDIT_SETTINGS = {
+    **_ANY_TIME,
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "cordwood.chain": "true",
+    "cordwood.sync": "each",
+    # An append of the audit log is never too large, whatever the broker accepts from clients.
+    "max.message.bytes": str(16 << 20),
+    "retention.bytes": "-1",
+    "retention.ms": "-1",
+}
 #: Every commit is a record, and only the last record of a key is valid; the active segment is not compacted.
-OFFSETS_SEGMENT_BYTES = 16 << 20
+INTERNAL_SEGMENT_BYTES = 16 << 20
 #: The maximum number of partitions of a topic: each takes files and memory.
 PARTITIONS_MAX = 10_000
 
 
 #: Topics that clients may read but not write.
-INTERNAL = frozenset({OFFSETS_TOPIC})
+INTERNAL = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 #: Names that no client's topic can have, in any org: the broker's own topics, visible or hidden.
 RESERVED = INTERNAL | {SHARED_TOPIC}
 
 
 def is_internal(name: str) -> bool:
     """Return whether a topic is internal to the broker, so that clients exclude it from patterns."""
-    return name in RESERVED or name.startswith(STAGING_PREFIX)
+    return is_reserved(name) or name.startswith(STAGING_PREFIX)
+
+
+def is_read_only(name: str) -> bool:
+    """Return whether clients may read the topic *name* and only the broker writes it."""
+    return name in INTERNAL or name.startswith(AUDIT_PREFIX)
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether no client's topic can be called *name*, in any org."""
+    return name in RESERVED or name.startswith(AUDIT_PREFIX)
 
 
 class BrokerTopic(NamedTuple):
@@ -137,7 +174,7 @@ class Topics:
         shown = tenancy.split(name).name
         if self.find(name) is not None:
             raise TopicExists(shown)
-        if shown in RESERVED:
+        if is_reserved(shown):
             raise RecordRefused(f"{shown} is internal")
         self._directory.topics.check_no_collision(name)
         if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
@@ -208,25 +245,32 @@ class Topics:
             return found
         check_topic_name(name)
         if name in INTERNAL:
-            return self.ensure_internal()
+            return self.ensure_internal(name)
         shown = tenancy.split(name).name
-        if shown in RESERVED:
+        if is_reserved(shown):
             raise RecordRefused(f"{shown} is internal")
         if not self._config.auto_create_topics:
             raise UnknownTopic.named(shown)
         topic_id = str(uuid.uuid4())
         return self._create(name, topic_id, self._config.num_partitions, {})
 
-    def ensure_internal(self) -> TopicEntry:
-        """Return the topic of consumer groups, created if it is missing. Durable on return."""
-        found = self.find(OFFSETS_TOPIC)
+    def ensure_internal(self, name: str = OFFSETS_TOPIC) -> TopicEntry:
+        """Return an internal topic, created if it is missing. Durable on return."""
+        found = self.find(name)
         if found is not None:
             return found
+        if name.startswith(AUDIT_PREFIX):
+            return self._create(name, str(uuid.uuid4()), AUDIT_PARTITIONS, AUDIT_SETTINGS)
         # As in Kafka, the broker's own records keep the compression in which it writes them.
-        config = {"cleanup.policy": "compact", "compression.type": "producer"}
-        if self._config.topic_defaults.segment_bytes > OFFSETS_SEGMENT_BYTES:
-            config["segment.bytes"] = str(OFFSETS_SEGMENT_BYTES)
-        return self._create(OFFSETS_TOPIC, str(uuid.uuid4()), OFFSETS_PARTITIONS, config)
+        config = {**_ANY_TIME, "cleanup.policy": "compact", "compression.type": "producer"}
+        if self._config.topic_defaults.segment_bytes > INTERNAL_SEGMENT_BYTES:
+            config["segment.bytes"] = str(INTERNAL_SEGMENT_BYTES)
+        partitions = OFFSETS_PARTITIONS
+        if name == TRANSACTIONS_TOPIC:
+            # A marker must not outlive the decision that it follows, also where records may be lost.
+            config["cordwood.sync"] = "each"
+            partitions = TRANSACTIONS_PARTITIONS
+        return self._create(name, str(uuid.uuid4()), partitions, config)
 
     def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> None:
         """Increase the number of partitions of a topic to *count*. Durable on return.
@@ -275,4 +319,15 @@ class Topics:
             if topic is not None:
                 shelf.by_id.pop(topic.id, None)
                 self.epochs.forget(topic.entry)
+            shelf.changes += 1
+
+    def note_truncation(self, name: str) -> None:
+        """Note that a partition of a topic was truncated, which raised its leader epoch."""
+        with self._changing:
+            shown, org = tenancy.split(name)
+            shelf = self.shelf(org)
+            topic = shelf.topics.get(shown)
+            if topic is not None:
+                self.epochs.forget(topic.entry)
+            # Answers that were kept for clients have the old epoch.
             shelf.changes += 1

@@ -1,5 +1,5 @@
 """``python -m cordwood.cli``: the command line without its script."""
 
-from cordwood.cli import main
+from cordwood.cli import run
 
-main()
+run()

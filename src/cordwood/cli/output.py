@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -17,22 +18,44 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 
+#: Characters that JSON may have as they are, and that a terminal obeys or takes for the end of a line.
+_CONTROLLING = re.compile("[\x7f-\x9f\u2028\u2029]")
+
+
+def printable(text: str) -> str:
+    """Return *text* without control characters: a terminal would obey them."""
+    return text if text.isprintable() else ascii(text)
+
+
+def sentence(text: str) -> str:
+    """Return *text* as one line without control characters; quoted names in it may have any."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def print_json(value: object) -> None:
     """Print one JSON document on a line of its own."""
-    click.echo(msgspec.json.encode(value))
+    text = msgspec.json.encode(value).decode()
+    click.echo(_CONTROLLING.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def print_table(
-    headings: Sequence[str], rows: Sequence[Sequence[object]], styles: Sequence[str] | None = None
+    headings: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    styles: Sequence[str] | None = None,
+    *,
+    omitted_first: Sequence[str] = (),
 ) -> None:
     """Print rows under headings: drawn on a terminal, else aligned columns that scripts can cut.
 
-    Numbers are aligned right; None is shown as ``-``. *styles* has one for each row.
+    Numbers are aligned right; None is shown as ``-``. *styles* has one for each row. On a terminal that is
+    too narrow, columns are left out in the order of *omitted_first*.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     right = [all(_is_number(row[i]) for row in rows) for i in range(len(headings))]
     if sys.stdout.isatty():
-        _draw(headings, cells, right, styles)
+        shown = _fitting(headings, cells, omitted_first)
+        picked = [[row[i] for i in shown] for row in cells]
+        _draw([headings[i] for i in shown], picked, [right[i] for i in shown], styles)
         return
     lines = [list(headings), *cells]
     widths = [max(len(line[i]) for line in lines) for i in range(len(headings))]
@@ -51,7 +74,27 @@ def _is_number(value: object) -> bool:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def _fitting(
+    headings: Sequence[str], cells: Sequence[Sequence[str]], omitted_first: Sequence[str]
+) -> list[int]:
+    """Return the numbers of the columns that are drawn; all if they fit or none may be left out."""
+    from rich.console import Console
+
+    width = Console().width
+    shown = list(range(len(headings)))
+    for heading in omitted_first:
+        if _drawn_width(headings, cells, shown) <= width:
+            break
+        shown.remove(headings.index(heading))
+    return shown
+
+
+def _drawn_width(headings: Sequence[str], cells: Sequence[Sequence[str]], shown: Sequence[int]) -> int:
+    # Each column has a space on both sides and a line on its left; a line ends the table.
+    return sum(max(len(line[i]) for line in (headings, *cells)) + 3 for i in shown) + 1
 
 
 def _draw(
@@ -65,8 +108,10 @@ def _draw(
     from rich.text import Text
 
     table = Table()
-    for heading, on_right in zip(headings, right, strict=True):
-        table.add_column(heading, overflow="fold", justify="right" if on_right else "left")
+    for i, heading in enumerate(headings):
+        # A number is never cut in two; texts are folded to make room for it.
+        width = max((len(row[i]) for row in cells), default=0) if right[i] else None
+        table.add_column(heading, overflow="fold", justify="right" if right[i] else "left", min_width=width)
     for number, row in enumerate(cells):
         # As Text, so that file content is never interpreted as markup.
         table.add_row(*map(Text, row), style=styles[number] if styles else None)
@@ -96,6 +141,19 @@ def task_bar(doing: str) -> Iterator[Callable[[int, int], None]]:
     with _bar(*columns) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+@contextlib.contextmanager
+def spinner(doing: str, *, shown: bool = True) -> Iterator[None]:
+    """Show that work of unknown length goes on, and for how long; on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield
+        return
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with _bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+        bar.add_task(doing, total=None)
+        yield
 
 
 def _bar(*columns: ProgressColumn) -> Bar:

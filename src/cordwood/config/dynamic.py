@@ -15,9 +15,12 @@ from typing import Any
 
 from cordwood import tenancy
 from cordwood.config import kafka as kafka_settings
-from cordwood.config.broker import BROKER_SETTINGS, ORG_FAMILIES, BrokerConfig, Family, OrgQuota
-from cordwood.config.loading import BROKER_NAMES, FAMILIES, nearest
+from cordwood.config.broker import BROKER_SETTINGS, BrokerConfig
+from cordwood.config.families import FAMILIES, ORG_FAMILIES, Family
+from cordwood.config.loading import BROKER_NAMES, nearest
+from cordwood.config.per_listener import LISTENER_SETTINGS, split_name
 from cordwood.config.setting import Setting
+from cordwood.config.tenant_rules import OrgQuota
 from cordwood.config.topic import FIXED_SETTINGS, TOPIC_SETTINGS
 from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
 
@@ -156,6 +159,12 @@ def _with(config: BrokerConfig, name: str, text: str) -> BrokerConfig:
 
 
 def _refusal(name: str) -> ConfigError:
+    of_listener = split_name(name)
+    if of_listener is not None and of_listener[1] in LISTENER_SETTINGS:
+        return ConfigError(
+            name,
+            f"{name} cannot be changed at run time: change the file that it names, or restart the broker",
+        )
     if name in BROKER_NAMES or any(family.variable_in(name) is not None for family in FAMILIES):
         known = BROKER_NAMES.get(name)
         if known is not None and known.broker_name != name and known.broker_name in DYNAMIC_SETTINGS:

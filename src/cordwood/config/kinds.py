@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 T = TypeVar("T")
 SyncMode = Literal["each", "every", "ms", "never"]
@@ -14,6 +14,8 @@ ValueType = Literal["boolean", "string", "int", "long", "double", "list"]
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+# Topics with these names are reserved: clients cannot write them.
+_AUDIT_TOPIC = re.compile(r"__audit[a-zA-Z0-9._-]{0,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ def integer(minimum: int, maximum: int = INT_MAX, *, unit: str = "", scale: int 
     return SettingKind(parse, f"a whole number{unit and ' of '}{unit} from {minimum} to {maximum}", type_)
 
 
+#: The number of copies of a record, where Kafka takes larger ones.
+ONE_COPY = SettingKind(integer(1, 1).parse, "1: one broker holds the only copy of each record", "int")
+
+
 def one_of(*choices: str, unsaid: str | None = None) -> SettingKind[Any]:
     """Return a kind that accepts one of *choices*, or *unsaid*, which error messages do not mention."""
 
@@ -73,6 +79,13 @@ def parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"neither true nor false: {text!r}")
     return text.lower() == "true"
+
+
+def parse_audit_topic(text: str) -> str:
+    """Parse the name of an audit topic, or nothing. Raises ValueError if clients could write such a topic."""
+    if text and not _AUDIT_TOPIC.fullmatch(text):
+        raise ValueError(f"not the name of an audit topic: {text!r}")
+    return text
 
 
 def parse_path(text: str) -> str:
@@ -128,53 +141,6 @@ class SyncPolicy:
         return self.mode == "each"
 
 
-class Endpoint(NamedTuple):
-    """A host and a port to listen on or to connect to; an empty host means every interface."""
-
-    host: str
-    port: int
-    name: str = "PLAINTEXT"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """Parse ``HOST:PORT`` or ``[IPV6]:PORT`` with an optional ``NAME://`` before it.
-
-        Raises:
-            ValueError: If *text* is none of these, or the name is one of Kafka's for encrypted or
-                authenticated connections, which must not silently become plain connections.
-        """
-        name, _, address = text.rpartition("://")
-        match = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([a-zA-Z0-9._-]*)):([0-9]+)", address)
-        if match is None or int(match[3]) > 65535 or not re.fullmatch(r"[A-Za-z0-9_-]*", name):
-            raise ValueError(f"neither HOST:PORT nor NAME://HOST:PORT: {text!r}")
-        if name.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-            raise ValueError(f"not offered: {name}")
-        return cls(match[1] or match[2] or "", int(match[3]), name or "PLAINTEXT")
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoints:
-    """A list of endpoints, such as the value of ``listeners``."""
-
-    each: tuple[Endpoint, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoints:
-        """Parse a comma-separated list of endpoints; an empty text is an empty list.
-
-        Kafka's CONTROLLER endpoint is left out: Cordwood has no controllers.
-        """
-        endpoints = [Endpoint.parse(part.strip()) for part in text.split(",")] if text else []
-        return cls(tuple(endpoint for endpoint in endpoints if endpoint.name != "CONTROLLER"))
-
-    def __str__(self) -> str:
-        return ",".join(f"{endpoint.name}://{endpoint}" for endpoint in self.each)
-
-
 def limit(unit: str, scale: int = 1) -> SettingKind[int]:
     """Return a kind that accepts a whole number, multiplied by *scale*, or -1 for no limit."""
 
@@ -209,6 +175,37 @@ def parse_gzip_level(text: str) -> int:
     if level != -1 and not 1 <= level <= 9:
         raise ValueError(f"{level} is neither -1 nor from 1 to 9")
     return level
+
+
+#: The names of Kafka's authorizers, whose semantics ours has.
+_AUTHORIZERS = (
+    "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "kafka.security.authorizer.AclAuthorizer",
+    "kafka.security.auth.SimpleAclAuthorizer",
+    "cordwood",
+)
+
+
+def parse_authorizer(text: str) -> str:
+    """Return *text* if it names an authorizer, or nothing. Raises ValueError for any other class."""
+    if text and text not in _AUTHORIZERS:
+        raise ValueError(f"not an authorizer: {text!r}")
+    return text
+
+
+def parse_principals(text: str) -> str:
+    """Return a list of principals, separated by semicolons, without empty parts.
+
+    Raises:
+        ValueError: If one of them is not ``User:NAME``: no client is called so. Names may contain commas, as
+            those of certificates do, but not another principal.
+    """
+    parts = [part.strip() for part in text.split(";")]
+    for part in filter(None, parts):
+        kind, _, name = part.partition(":")
+        if kind != "User" or not name or ",User:" in name.replace(" ", ""):
+            raise ValueError(f"not a principal: {part!r}")
+    return ";".join(filter(None, parts))
 
 
 def text_of(value: object) -> str:

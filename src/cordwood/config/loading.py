@@ -21,17 +21,12 @@ from typing import Any
 
 from cordwood import tenancy
 from cordwood.config import kafka as kafka_settings
-from cordwood.config.broker import (
-    BROKER_SETTINGS,
-    FAMILIES,
-    LISTENER_ORG,
-    ORG_FAMILIES,
-    BrokerConfig,
-    Family,
-    OrgQuota,
-)
+from cordwood.config.broker import BROKER_SETTINGS, BrokerConfig
+from cordwood.config.families import FAMILIES, LISTENER_ORG, ORG_FAMILIES, Family
 from cordwood.config.kinds import text_of
+from cordwood.config.per_listener import LISTENER_SETTINGS, ListenerConfig, split_name
 from cordwood.config.setting import Setting
+from cordwood.config.tenant_rules import OrgQuota
 from cordwood.config.topic import (
     CREATION_SETTINGS,
     FIXED_SETTINGS,
@@ -50,6 +45,7 @@ __all__ = [
     "CREATION_SETTINGS",
     "FAMILIES",
     "FIXED_SETTINGS",
+    "LISTENER_SETTINGS",
     "SHARED_FORMAT",
     "TOPIC_SETTINGS",
     "BrokerConfig",
@@ -68,10 +64,11 @@ __all__ = [
 ]
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_SETTINGS = (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+_SETTINGS = (*BROKER_SETTINGS.values(), *LISTENER_SETTINGS.values(), *TOPIC_SETTINGS.values())
 #: Every name that is valid in a broker's properties, except families, and its setting.
 BROKER_NAMES = {name: setting for setting in _SETTINGS for name in setting.broker_kinds}
 _TOPIC_DEFAULTS = TopicConfig()
+_LEVELS = {"topic": TOPIC_SETTINGS, "broker": BROKER_SETTINGS, "listener": LISTENER_SETTINGS}
 
 
 # Loading
@@ -91,48 +88,101 @@ def load_broker_config(
         UnknownSetting: For a name that neither Cordwood nor Kafka knows.
         InvalidSetting: For a value that its setting does not accept.
     """
-    warnings = []
-    for name in {**properties, **overrides}:
-        if name in BROKER_NAMES or any(family.variable_in(name) is not None for family in FAMILIES):
-            continue
-        if name not in kafka_settings.NAMES and not name.startswith(kafka_settings.PREFIXES):
-            if name in TOPIC_SETTINGS:
-                raise UnknownSetting(name, next(iter(TOPIC_SETTINGS[name].broker_kinds), None))
-            raise UnknownSetting(name, nearest(name, {*BROKER_NAMES, *kafka_settings.NAMES}))
-        warnings.append(f"{name} is a setting of Kafka that Cordwood does not apply.")
-
-    values: dict[str, dict[str, Any]] = {"topic": {}, "broker": {}}
+    warnings = [
+        f"{name} is a setting of Kafka that Cordwood does not apply."
+        for name in {**properties, **overrides}
+        if not _is_applied(name)
+    ]
+    values: dict[str, dict[str, Any]] = {"topic": {}, "broker": {}, "listener": {}}
     explicit = set()
-    for setting in (*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values()):
-        given = _given(setting, overrides, properties, environment)
-        if given:
-            (name, text), *ignored = given
-            warnings += [f"{other} is ignored because {name} is set." for other, _ in ignored]
-            if not _is_honoured(setting, text, name):
-                warnings.append(f"{name}={text} has no effect: expected {setting.kind.expected}.")
-                continue
-            level = "topic" if setting.name in TOPIC_SETTINGS else "broker"
-            values[level][setting.attribute] = setting.parse(text, name)
-            explicit.add(name)
+    for level, settings in _LEVELS.items():
+        for setting in settings.values():
+            given = _given(setting, overrides, properties, environment)
+            if given:
+                (name, text), *ignored = given
+                warnings += [f"{other} is ignored because {name} is set." for other, _ in ignored]
+                if not _is_honoured(setting, text, name):
+                    warnings.append(f"{name}={text} has no effect: expected {setting.kind.expected}.")
+                    continue
+                values[level][setting.attribute] = setting.parse(text, name)
+                explicit.add(name)
     defaults = TopicConfig(**values["topic"])
     if defaults.format != _TOPIC_DEFAULTS.format:
         # A topic without a format of its own would become unreadable when the default changes.
         raise InvalidSetting("cordwood.format", defaults.format, "batch: other formats are set per topic")
     families = {name: text for name, text in {**properties, **overrides}.items() if name not in BROKER_NAMES}
+    own, more = _listener_configs(families, values["listener"])
+    warnings += more
     config = BrokerConfig(
         **values["broker"],
+        listener_defaults=ListenerConfig(
+            **values["listener"], explicit=frozenset(explicit & LISTENER_SETTINGS.keys())
+        ),
+        listener_configs=own,
         topic_defaults=defaults,
         explicit=frozenset(explicit),
         listener_orgs=_listener_orgs(families),
         org_quotas=_org_quotas(families),
     )
-    orgs = {config.org_of(endpoint.name) for endpoint in config.listeners.each}
+    by_rule = config.tenant_rules.orgs()
+    orgs = {config.org_of(endpoint.name) for endpoint in config.listeners.each} | (by_rule or set())
     warnings += [
         f"The quotas of org {org} have no effect: no listener belongs to it."
         for org in config.org_quotas
-        if org not in orgs
+        if org not in orgs and by_rule is not None
     ]
     return config, warnings
+
+
+def _is_applied(name: str) -> bool:
+    """Return whether *name* is a setting of ours, and False if it is only one of Kafka's.
+
+    Raises:
+        UnknownSetting: If it is neither.
+    """
+    if name in BROKER_NAMES or any(family.variable_in(name) is not None for family in FAMILIES):
+        return True
+    of_listener = split_name(name)
+    known: Mapping[str, Setting] = BROKER_NAMES
+    if of_listener is not None:
+        name, known = of_listener[1], LISTENER_SETTINGS
+        if name in LISTENER_SETTINGS:
+            return True
+    if name in kafka_settings.NAMES or name.startswith(kafka_settings.PREFIXES):
+        return False
+    if of_listener is not None and kafka_settings.may_belong_to_a_listener(name):
+        return False
+    if name in TOPIC_SETTINGS:
+        raise UnknownSetting(name, next(iter(TOPIC_SETTINGS[name].broker_kinds), None))
+    raise UnknownSetting(name, nearest(name, {*known, *kafka_settings.NAMES}))
+
+
+def _listener_configs(
+    given: Mapping[str, str], defaults: Mapping[str, Any]
+) -> tuple[Mapping[str, ListenerConfig], list[str]]:
+    """Return the configuration of each listener with settings of its own, and warnings.
+
+    *defaults* are the values of the attributes that are set for all listeners.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    names: dict[str, set[str]] = {}
+    warnings = []
+    for full, text in given.items():
+        listener, name = split_name(full) or ("", "")
+        if name not in LISTENER_SETTINGS:
+            continue
+        setting = LISTENER_SETTINGS[name]
+        if not _is_honoured(setting, text, name):
+            warnings.append(f"{full}={text} has no effect: expected {setting.kind.expected}.")
+            continue
+        try:
+            value = setting.parse(text)
+        except InvalidSetting as error:
+            raise InvalidSetting(full, error.value, error.expected) from None
+        values.setdefault(listener, dict(defaults))[setting.attribute] = value
+        names.setdefault(listener, set()).add(name)
+    configs = {name: ListenerConfig(**each, explicit=frozenset(names[name])) for name, each in values.items()}
+    return MappingProxyType(configs), warnings
 
 
 def _is_honoured(setting: Setting, text: str, name: str) -> bool:

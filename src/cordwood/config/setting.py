@@ -15,6 +15,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that is never shown: not in a text, an error or an answer to a client."""
+
+    value: str
+
+    def __str__(self) -> str:
+        return "[hidden]" if self.value else ""
+
+    def __repr__(self) -> str:
+        return f"Secret({str(self)!r})"
+
+
+NO_SECRET = Secret("")
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One setting: its name, accepted values, default and description.
 
@@ -36,6 +52,11 @@ class Setting:
     attribute: str = ""
 
     @property
+    def secret(self) -> bool:
+        """Whether its value is never shown."""
+        return isinstance(self.default, Secret)
+
+    @property
     def broker_name(self) -> str:
         """The first name in the broker's properties; the setting's own name if it has none there."""
         return next(iter(self.broker_kinds), self.name)
@@ -49,6 +70,10 @@ class Setting:
         kind = self.broker_kinds.get(name, self.kind)
         try:
             return kind.parse(text.strip())
+        except AttributeError:
+            # A program may give a number where a file has its digits.
+            given = "[hidden]" if self.secret else text
+            raise InvalidSetting(name or self.name, given, f"text, here {str(given)!r}") from None
         except ValueError:
             raise InvalidSetting(name or self.name, text, kind.expected) from None
 
@@ -93,6 +118,8 @@ def check_values(config: Any) -> None:
     for declared in dataclasses.fields(config):
         if "setting" in declared.metadata:
             setting, value = declared.metadata["setting"], getattr(config, declared.name)
+            if isinstance(value, Secret) and setting.secret:
+                continue
             try:
                 valid = setting.kind.parse(text_of(value)) == value
             except ValueError:

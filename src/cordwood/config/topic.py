@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from cordwood.config.kinds import (
     INT_MAX,
     LONG_MAX,
+    ONE_COPY,
     SettingKind,
     SyncPolicy,
     integer,
@@ -30,6 +31,10 @@ RecordFormat = Literal["batch", "rustlog", "kimberlite", "laminarmq", "frame"]
 #: The format of the shared log. No topic can have it.
 SHARED_FORMAT = "shared"
 Storage = Literal["own", "shared"]
+Verification = Literal["first", "every"]
+TimestampOrder = Literal["any", "refuse", "lift"]
+RetentionClock = Literal["append", "timestamp"]
+TimestampPrecision = Literal["ms", "us"]
 
 _HOUR_MS = 3_600_000
 _MESSAGE_BYTES = 16 << 20
@@ -51,7 +56,6 @@ _KEPT_MS, _KEPT_BYTES = limit("milliseconds"), limit("bytes")
 _RATIO = SettingKind(parse_ratio, "a number from 0 to 1", "double")
 #: -2 means the value of retention.ms or retention.bytes, -1 means no limit.
 _LOCAL = integer(-2, LONG_MAX)
-_ONE_COPY = SettingKind(integer(1, 1).parse, "1: one broker holds the only copy of each record", "int")
 _NOT_REMOTE = SettingKind(_parse_false, "false: there is no remote storage", "boolean")
 _THROTTLED = SettingKind(
     parse_throttled_replicas, "*, a comma-separated list of partition:broker, or nothing", "list"
@@ -72,7 +76,8 @@ class TopicConfig:
         integer(14, unit="bytes"),
         1 << 30,
         "A segment is sealed before an append would make its store larger than this, "
-        "or larger than half of retention.bytes if that is less and at least 1 MiB.",
+        "or larger than half of retention.bytes if that is less and at least 1 MiB. Only one frame that is "
+        "larger makes a larger segment: a batch, or one record in formats with one frame per record.",
         broker="log.segment.bytes",
     )
     segment_ms: int = declare(
@@ -97,7 +102,7 @@ class TopicConfig:
         "segment.index.bytes",
         integer(16, unit="bytes"),
         10 << 20,
-        "A segment is sealed when another entry would make one of its indexes larger than this.",
+        "A segment is sealed before an append would make one of its indexes larger than this.",
         broker="log.index.size.max.bytes",
     )
     index_interval_bytes: int = declare(
@@ -141,6 +146,13 @@ class TopicConfig:
         "A record whose producer timestamp is more than this after the time of its append is refused.",
         broker="log.message.timestamp.after.max.ms",
     )
+    timestamp_order: TimestampOrder = declare(  # noqa: RUF009 - a field, as every other one
+        "cordwood.timestamp.order",
+        one_of(*get_args(TimestampOrder)),
+        "any",
+        "What happens to a record whose timestamp is before the last one of its segment: any stores it, "
+        "refuse refuses it, lift gives it the last timestamp.",
+    )
     compression_type: CompressionType = declare(  # noqa: RUF009 - a field, as every other one
         "compression.type",
         one_of(*get_args(CompressionType)),
@@ -177,7 +189,8 @@ class TopicConfig:
         "retention.ms",
         _KEPT_MS,
         -1,
-        "Segments whose newest record is older than this are deleted if cleanup.policy includes delete.",
+        "Segments whose newest record is older than this by cordwood.retention.clock are deleted if "
+        "cleanup.policy includes delete.",
         broker={
             "log.retention.ms": _KEPT_MS,
             "log.retention.minutes": limit("minutes", 60_000),
@@ -190,6 +203,13 @@ class TopicConfig:
         -1,
         "The oldest segments of a partition are deleted as long as the others hold at least this many bytes.",
         broker="log.retention.bytes",
+    )
+    retention_clock: RetentionClock = declare(  # noqa: RUF009 - a field, as every other one
+        "cordwood.retention.clock",
+        one_of(*get_args(RetentionClock)),
+        "append",
+        "What the age of a segment counts from: append is its last append by the broker's clock; timestamp, "
+        "as in Kafka, its largest record timestamp, and at the latest its sealing.",
     )
     retention_waits_for_groups: bool = declare(
         "cordwood.retention.wait.for.groups",
@@ -263,7 +283,7 @@ class TopicConfig:
     )
     min_insync_replicas: int = declare(
         "min.insync.replicas",
-        _ONE_COPY,
+        ONE_COPY,
         1,
         "The number of copies of a record that acks=all waits for. There is one broker, so 1.",
         kafka_kind=integer(1),
@@ -350,16 +370,36 @@ class TopicConfig:
         "When records are synced: each is before every acknowledgement (appends share a sync), every:N after "
         "N records, ms:T after T milliseconds. All but each can lose acknowledged records in a power cut.",
     )
+    verify: Verification = declare(  # noqa: RUF009 - a field, as every other one
+        "cordwood.verify",
+        one_of(*get_args(Verification)),
+        "first",
+        "When a read compares the checksum of a frame: first is on its first read since the log was opened, "
+        "every is on each read. For topics in the shared log, the broker's value counts.",
+    )
     initial_offset: int = declare(
         "cordwood.initial.offset",
         integer(0, LONG_MAX),
         0,
         "The first offset of each partition of a new topic.",
     )
+    timestamp_precision: TimestampPrecision = declare(  # noqa: RUF009 - a field, as every other one
+        "cordwood.timestamp.precision",
+        one_of(*get_args(TimestampPrecision)),
+        "ms",
+        "Whether times are stored in milliseconds (ms) or microseconds (us), which the formats rustlog and "
+        "kimberlite can; clients see milliseconds, and the header cordwood.timestamp_us.",
+        broker={},
+    )
     explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_values(self)
+        if self.timestamp_precision == "us" and self.timestamp_order != "any":
+            expected = (
+                "any: with cordwood.timestamp.precision=us only times that the log assigns are in order"
+            )
+            raise InvalidSetting("cordwood.timestamp.order", self.timestamp_order, expected)
         if self.storage == "shared":
             if "compact" in self.cleanup_policy:
                 expected = "delete: a topic with cordwood.storage=shared cannot be compacted"
@@ -367,6 +407,9 @@ class TopicConfig:
             if self.format != "batch":
                 expected = "batch: a topic with cordwood.storage=shared supports no other format"
                 raise InvalidSetting("cordwood.format", self.format, expected)
+            if self.timestamp_order != "any":
+                expected = "any: a topic with cordwood.storage=shared does not order timestamps"
+                raise InvalidSetting("cordwood.timestamp.order", self.timestamp_order, expected)
 
     @property
     def stored_bytes_max(self) -> int:
@@ -395,7 +438,9 @@ class TopicConfig:
 
 
 #: Settings that the files of a topic depend on: they are fixed at its creation.
-FIXED_SETTINGS = frozenset({"cordwood.format", "cordwood.initial.offset", "cordwood.storage"})
+FIXED_SETTINGS = frozenset(
+    {"cordwood.format", "cordwood.initial.offset", "cordwood.storage", "cordwood.timestamp.precision"}
+)
 #: Fixed settings that an existing topic never inherits: the broker's value is for new topics only.
 CREATION_SETTINGS = frozenset({"cordwood.storage"})
 

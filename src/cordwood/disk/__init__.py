@@ -21,11 +21,21 @@ from cordwood.disk.files import (
     write_all,
     write_atomically,
 )
-from cordwood.disk.mark import SIZE, Mark, MarkFile, encode_slot, read_marks, read_published
+from cordwood.disk.mark import (
+    SIZE,
+    UNKNOWN_MS,
+    UNKNOWN_OFFSET,
+    Mark,
+    MarkFile,
+    encode_slot,
+    read_marks,
+    read_published,
+)
 from cordwood.disk.memory import MemoryFiles
 from cordwood.disk.posix import BY_UMASK, GROUP, PosixFiles, is_locked
 from cordwood.disk.reserve import RESERVE_BYTES, Reserve
 from cordwood.disk.store import Store, as_storage_error
+from cordwood.disk.volatile import VolatileFiles
 from cordwood.disk.watched import WatchedFiles
 
 __all__ = [
@@ -35,6 +45,8 @@ __all__ = [
     "PASSING",
     "RESERVE_BYTES",
     "SIZE",
+    "UNKNOWN_MS",
+    "UNKNOWN_OFFSET",
     "Buffer",
     "File",
     "Files",
@@ -49,6 +61,7 @@ __all__ = [
     "Reserve",
     "Store",
     "SyncFailed",
+    "VolatileFiles",
     "WatchedFiles",
     "as_storage_error",
     "encode_slot",

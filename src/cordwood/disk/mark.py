@@ -36,9 +36,34 @@ _CRC = struct.Struct(">I")
 SLOT_SIZE = _SLOT.size + _CRC.size
 assert SLOT_SIZE == 68
 
+# After the slot, with a checksum that covers the slot too: version 0.1.0 neither writes nor reads it, and a
+# time that a torn write or that version left beside another slot must not be taken for the time of this one.
+_APPENDED = struct.Struct(
+    ">q"  # when the last record was appended, in milliseconds
+)
+EXTENDED_SIZE = SLOT_SIZE + _APPENDED.size + _CRC.size
+assert EXTENDED_SIZE == 80
+# After that, with a checksum that covers everything before it, if the partition has had transactions. Zeros
+# otherwise, and where a write was torn, so zeros say nothing.
+_STABLE = struct.Struct(
+    ">Q"  # last stable offset
+    "I"  # entries of .txnindex below the next offset
+    "I"  # CRC-32C of those entries
+)
+STABLE_SIZE = EXTENDED_SIZE + _STABLE.size + _CRC.size
+assert STABLE_SIZE == 100
+#: The append time of a slot that does not say it.
+UNKNOWN_MS = -1
+#: The last stable offset of a slot that does not say it.
+UNKNOWN_OFFSET = -1
+
 
 class Mark(NamedTuple):
-    """Every byte of segment ``base`` before ``position`` is synced."""
+    """Every byte of segment ``base`` before ``position`` is synced.
+
+    No record below ``next_offset`` was appended after ``appended_ms``, which may be UNKNOWN_MS. No record
+    below ``last_stable_offset``, which may be UNKNOWN_OFFSET, is in an open transaction.
+    """
 
     leader_epoch: int
     sequence: int
@@ -50,12 +75,30 @@ class Mark(NamedTuple):
     time_index_entries: int
     index_crc: int
     time_index_crc: int
+    appended_ms: int = UNKNOWN_MS
+    last_stable_offset: int = UNKNOWN_OFFSET
+    aborted_entries: int = 0
+    aborted_crc: int = 0
+
+
+#: The fields of `Mark` before the append time.
+_SLOT_FIELDS = 10
 
 
 def encode_slot(mark: Mark) -> bytes:
-    """Return the bytes of a slot."""
-    body = _SLOT.pack(MAGIC, *mark)
-    return body + _CRC.pack(google_crc32c.value(body))
+    """Return the bytes of a slot; zeros take the place of what is unknown or need not be said."""
+    body = _SLOT.pack(MAGIC, *mark[:_SLOT_FIELDS])
+    crc = google_crc32c.value(body)
+    slot = body + _CRC.pack(crc)
+    if mark.appended_ms == UNKNOWN_MS:
+        slot = slot.ljust(EXTENDED_SIZE, b"\0")
+    else:
+        rest = slot[_SLOT.size :] + _APPENDED.pack(mark.appended_ms)
+        slot = body + rest + _CRC.pack(google_crc32c.extend(crc, rest))
+    if mark.last_stable_offset == UNKNOWN_OFFSET:
+        return slot.ljust(STABLE_SIZE, b"\0")
+    slot += _STABLE.pack(mark.last_stable_offset, mark.aborted_entries, mark.aborted_crc)
+    return slot + _CRC.pack(google_crc32c.value(slot))
 
 
 def decode_slots(data: bytes) -> list[Mark]:
@@ -66,8 +109,38 @@ def decode_slots(data: bytes) -> list[Mark]:
         if len(slot) < SLOT_SIZE or slot[:4] != MAGIC:
             continue
         if _CRC.unpack_from(slot, _SLOT.size)[0] == google_crc32c.value(slot[: _SLOT.size]):
-            found.append(Mark._make(_SLOT.unpack_from(slot)[1:]))
+            mark = Mark(*_SLOT.unpack_from(slot)[1:])
+            appended_ms = _appended_ms(data[start : start + EXTENDED_SIZE])
+            stable, entries, crc = _stable(data[start : start + STABLE_SIZE])
+            found.append(
+                mark._replace(
+                    appended_ms=appended_ms,
+                    last_stable_offset=stable,
+                    aborted_entries=entries,
+                    aborted_crc=crc,
+                )
+            )
     return sorted(found, key=lambda mark: mark.sequence, reverse=True)
+
+
+def _appended_ms(extended: bytes) -> int:
+    """Return the append time after a valid slot, UNKNOWN_MS if there is none that belongs to it."""
+    end = EXTENDED_SIZE - _CRC.size
+    if len(extended) < EXTENDED_SIZE:
+        return UNKNOWN_MS
+    if _CRC.unpack_from(extended, end)[0] != google_crc32c.value(extended[:end]):
+        return UNKNOWN_MS
+    (appended_ms,) = _APPENDED.unpack_from(extended, SLOT_SIZE)
+    # Zeros, with a slot whose checksum happens to be theirs, are no time.
+    return int(appended_ms) or UNKNOWN_MS
+
+
+def _stable(stored: bytes) -> tuple[int, int, int]:
+    """Return the last stable offset after a valid slot, and the entries of .txnindex with their checksum."""
+    end = STABLE_SIZE - _CRC.size
+    if len(stored) < STABLE_SIZE or _CRC.unpack_from(stored, end)[0] != google_crc32c.value(stored[:end]):
+        return UNKNOWN_OFFSET, 0, 0
+    return _STABLE.unpack_from(stored, EXTENDED_SIZE)
 
 
 def read_marks(files: Files, path: str) -> list[Mark]:
@@ -141,7 +214,8 @@ class MarkFile:
             self.file.sync()
             self._newest_may_be_unsynced = False
         self._sequence += 1
-        slot = encode_slot(mark._replace(sequence=self._sequence))
+        # Not `_replace`, which calls a function for each field.
+        slot = encode_slot(Mark(mark.leader_epoch, self._sequence, *mark[2:]))
         write_all(self.file, self._slot * SLOT_SPACING, slot)
 
     def sync(self) -> None:

@@ -27,7 +27,7 @@ from cordwood.disk.files import (
 from cordwood.errors import DirectoryLocked
 
 
-class _MemoryInode:
+class MemoryInode:
     """The bytes of one file, which may have several names.
 
     ``data`` holds the file up to the last byte written; from there to ``size`` it reads as zeros, so a
@@ -45,6 +45,7 @@ class _MemoryInode:
         self.guard = threading.Lock()
 
     def write(self, position: int, buffer: Buffer) -> int:
+        """Write *buffer* at *position*; return its size in bytes."""
         source = memoryview(buffer).cast("B")
         if position > len(self.data) and source:
             self._extend(bytes(position - len(self.data)))
@@ -58,6 +59,7 @@ class _MemoryInode:
         return len(source)
 
     def read_into(self, position: int, target: memoryview) -> int:
+        """Read into *target*; return how many bytes there were."""
         count = max(0, min(len(target), self.size - position))
         stored = max(0, min(count, len(self.data) - position))
         with memoryview(self.data) as source:
@@ -66,12 +68,14 @@ class _MemoryInode:
         return count
 
     def read(self, position: int, size: int) -> bytes:
+        """Return up to *size* bytes from *position*."""
         count = max(0, min(size, self.size - position))
         with memoryview(self.data) as source:
             data = bytes(source[position : position + count])
         return data if len(data) == count else data.ljust(count, b"\0")
 
     def resize(self, size: int) -> None:
+        """Cut the file, or lengthen it with zeros."""
         if size < len(self.data):
             try:
                 del self.data[size:]
@@ -79,7 +83,11 @@ class _MemoryInode:
                 self.data = self.data[:size]
         self.size = size
 
+    def sync(self) -> None:
+        """Do nothing: memory has nothing to write to."""
+
     def view(self) -> memoryview:
+        """Return the bytes of the file as they are now, without a copy."""
         self._extend(bytes(self.size - len(self.data)))
         return memoryview(self.data).toreadonly()
 
@@ -92,7 +100,7 @@ class _MemoryInode:
             self.data = self.data + more
 
 
-class _Directory:
+class MemoryDirectory:
     """Names and their files or directories."""
 
     __slots__ = ("entries",)
@@ -101,7 +109,7 @@ class _Directory:
         self.entries: dict[str, _Node] = {}
 
 
-_Node: TypeAlias = _MemoryInode | _Directory
+_Node: TypeAlias = MemoryInode | MemoryDirectory
 
 
 class _MemoryFile:
@@ -109,28 +117,28 @@ class _MemoryFile:
 
     __slots__ = ("_inode", "_path", "_writable")
 
-    def __init__(self, path: str, inode: _MemoryInode, *, writable: bool) -> None:
+    def __init__(self, path: str, inode: MemoryInode, *, writable: bool) -> None:
         self._path = path
-        self._inode: _MemoryInode | None = inode
+        self._inode: MemoryInode | None = inode
         self._writable = writable
 
     @property
     def path(self) -> str:
         return self._path
 
-    def _opened(self) -> _MemoryInode:
+    def _opened(self) -> MemoryInode:
         inode = self._inode
         if inode is None:
             raise ValueError(f"{self._path} is closed")
         return inode
 
-    def _reading(self, position: int, size: int = 0) -> _MemoryInode:
+    def _reading(self, position: int, size: int = 0) -> MemoryInode:
         inode = self._opened()
         if position < 0 or size < 0:
             raise os_error(errno.EINVAL, self._path)
         return inode
 
-    def _writing(self, position: int) -> _MemoryInode:
+    def _writing(self, position: int) -> MemoryInode:
         inode = self._opened()
         if not self._writable:
             raise os_error(errno.EBADF, self._path)
@@ -173,7 +181,7 @@ class _MemoryFile:
             inode.resize(max(size, inode.size))
 
     def sync(self) -> None:
-        self._opened()
+        self._opened().sync()
 
     def drop_cache(self) -> None:
         self._opened()
@@ -190,7 +198,7 @@ class _MemoryFile:
 class _MemoryLock:
     """A `Lock` among the users of one `MemoryFiles`."""
 
-    def __init__(self, path: str, inode: _MemoryInode) -> None:
+    def __init__(self, path: str, inode: MemoryInode) -> None:
         self._path = path
         self._inode = inode
 
@@ -219,7 +227,7 @@ class MemoryFiles:
     """
 
     def __init__(self) -> None:
-        self._root = _Directory()
+        self._root = self._new_directory()
         self._guard = threading.Lock()
 
     def open(self, path: str, mode: Mode) -> File:
@@ -239,7 +247,7 @@ class MemoryFiles:
     def is_directory(self, path: str) -> bool:
         """Return whether *path* is a directory."""
         with self._guard:
-            return isinstance(self._found(path), _Directory)
+            return isinstance(self._found(path), MemoryDirectory)
 
     def list(self, path: str) -> Names:
         """Return the names in a directory, sorted."""
@@ -259,11 +267,11 @@ class MemoryFiles:
             while self._found(path) is None:
                 missing.append(path)
                 path = parent(path)
-            if not missing and not isinstance(self._found(path), _Directory):
+            if not missing and not isinstance(self._found(path), MemoryDirectory):
                 raise os_error(errno.EEXIST, path)
             for directory in reversed(missing):
                 holder, name = self._place(directory)
-                holder.entries[name] = _Directory()
+                holder.entries[name] = self._new_directory()
             return [parent(directory) for directory in reversed(missing)]
 
     def rename(self, source: str, target: str) -> None:
@@ -275,16 +283,16 @@ class MemoryFiles:
             replaced = target_holder.entries.get(target_name)
             if replaced is node:
                 return
-            if isinstance(node, _Directory):
+            if isinstance(node, MemoryDirectory):
                 if _names(target)[: len(_names(source))] == _names(source):
                     raise os_error(errno.EINVAL, source)
-                if isinstance(replaced, _MemoryInode):
+                if isinstance(replaced, MemoryInode):
                     raise os_error(errno.ENOTDIR, source)
                 if replaced is not None and replaced.entries:
                     raise os_error(errno.ENOTEMPTY, source)
-            elif isinstance(replaced, _Directory):
+            elif isinstance(replaced, MemoryDirectory):
                 raise os_error(errno.EISDIR, source)
-            if isinstance(replaced, _MemoryInode):
+            if isinstance(replaced, MemoryInode):
                 replaced.names -= 1
             target_holder.entries[target_name] = node
             del holder.entries[name]
@@ -296,7 +304,7 @@ class MemoryFiles:
             holder, name = self._place(target)
             if name in holder.entries:
                 raise os_error(errno.EEXIST, source)
-            if isinstance(node, _Directory):
+            if isinstance(node, MemoryDirectory):
                 raise os_error(errno.EPERM, source)
             holder.entries[name] = node
             node.names += 1
@@ -346,7 +354,7 @@ class MemoryFiles:
         """Follow *names* from the root; ENOENT about *path*, or ENOTDIR when they lead through a file."""
         node: _Node = self._root
         for name in names:
-            if isinstance(node, _MemoryInode):
+            if isinstance(node, MemoryInode):
                 raise os_error(errno.ENOTDIR, path)
             if name not in node.entries:
                 raise os_error(errno.ENOENT, path)
@@ -359,34 +367,40 @@ class MemoryFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def _file(self, path: str) -> _MemoryInode:
+    def _file(self, path: str) -> MemoryInode:
         node = self._node(path)
-        if isinstance(node, _Directory):
+        if isinstance(node, MemoryDirectory):
             raise os_error(errno.EISDIR, path)
         return node
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> MemoryDirectory:
         node = self._node(path)
-        if isinstance(node, _MemoryInode):
+        if isinstance(node, MemoryInode):
             raise os_error(errno.ENOTDIR, path)
         return node
 
-    def _place(self, path: str) -> tuple[_Directory, str]:
+    def _place(self, path: str) -> tuple[MemoryDirectory, str]:
         """Return the directory that holds, or would hold, the last name of *path*, and that name."""
         names = _names(path)
         if not names:
             # The root has no name and no holder, and can be neither replaced nor removed.
             raise os_error(errno.EBUSY, path)
         holder = self._walk(names[:-1], path)
-        if isinstance(holder, _MemoryInode):
+        if isinstance(holder, MemoryInode):
             raise os_error(errno.ENOTDIR, path)
         return holder, names[-1]
 
-    def _create(self, path: str) -> _MemoryInode:
+    def _new_inode(self) -> MemoryInode:
+        return MemoryInode()
+
+    def _new_directory(self) -> MemoryDirectory:
+        return MemoryDirectory()
+
+    def _create(self, path: str) -> MemoryInode:
         if self._found(path) is not None:
             raise os_error(errno.EEXIST, path)
         holder, name = self._place(path)
-        inode = holder.entries[name] = _MemoryInode()
+        inode = holder.entries[name] = self._new_inode()
         return inode
 
 

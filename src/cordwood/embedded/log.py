@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from cordwood.broker import CommittedOffsets, Topics
+from cordwood.broker import CommittedOffsets, Topics, read_offsets_topic
 from cordwood.broker.groups import NAME as OFFSETS_TOPIC
+from cordwood.broker.groups import OffsetKey, StoredRows, offsets_topic
+from cordwood.broker.transactions import NAME as TRANSACTIONS_TOPIC
 from cordwood.config import TOPIC_SETTINGS, TopicConfig, load_broker_config, text_of
-from cordwood.embedded.reading import records_between
 from cordwood.embedded.repeating import Repeated
 from cordwood.embedded.scan import Scan, check_columns
 from cordwood.embedded.topic import Topic
+from cordwood.embedded.transaction import LogTransaction
+from cordwood.embedded.transactions import LogTransactions
 from cordwood.errors import (
     InvalidSetting,
     LogClosed,
+    StorageError,
     TopicMismatch,
     UnknownTopic,
 )
-from cordwood.host import SystemClock
-from cordwood.storage.directory import DataDirectory
+from cordwood.host import Clock, SystemClock
+from cordwood.records import TopicPartition
+from cordwood.storage.directory import DataDirectory, SharedIds, Snapshots, find_snapshots
 from cordwood.storage.log import Partition, RecoveryReport
 from cordwood.storage.maintenance import MaintenanceReport, Planned
-from cordwood.storage.meta import TopicEntry
+from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.storage.readonly import ReadOnlyDirectory
+from cordwood.tenancy import suggest
+from cordwood.wording import counted
 
 if TYPE_CHECKING:
     from cordwood.evidence import SignedCheckpoint
@@ -38,16 +46,23 @@ FOLLOW_SECONDS = 0.5
 class Log:
     """An open data directory. May be used from many threads; dead in a forked child."""
 
-    def __init__(self, owned: DataDirectory | None = None, beside: ReadOnlyDirectory | None = None) -> None:
+    def __init__(
+        self,
+        owned: DataDirectory | None = None,
+        beside: ReadOnlyDirectory | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         """Take the directory that this process writes, or the one that it reads beside a writer."""
         directory = owned if beside is None else beside
         assert directory is not None
         self._owned = owned
         self._beside = beside
+        self._clock = clock or SystemClock()
         self._directory: DataDirectory | ReadOnlyDirectory = directory
         self._repeated: dict[str, Repeated] = {}
         self._repeated_guard = Lock()
         self._topics: Topics | None = None
+        self._transactions: LogTransactions | None = None
 
     def __enter__(self) -> Log:
         return self
@@ -56,6 +71,34 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        """Return the path, the number of topics and the mode. Reads no file, and works on a closed log."""
+        directory = self._directory
+        if not isinstance(directory, DataDirectory):
+            # The number of topics is in a file, which the writer changes.
+            mode = "closed" if directory.is_closed else "read-only"
+            return f"<cordwood.Log {directory.path!r}, {mode}>"
+        try:
+            return f"<cordwood.Log {directory.path!r}, {counted(len(directory.topics), 'topic')}, read-write>"
+        except LogClosed:
+            return f"<cordwood.Log {directory.path!r}, closed>"
+
+    def __len__(self) -> int:
+        """Return the number of topics."""
+        return len(self._directory.topics)
+
+    def __bool__(self) -> bool:
+        """Return True, also for a log without topics: a log is not its topics."""
+        return True
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a topic *name*."""
+        return name in self._directory.topics
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names of all topics, sorted."""
+        return iter(self.topics)
 
     @property
     def topics(self) -> list[str]:
@@ -83,7 +126,7 @@ class Log:
             if partitions is not None and partitions < 1:
                 raise InvalidSetting("partitions", partitions, "at least 1")
             if not isinstance(self._directory, DataDirectory):
-                raise UnknownTopic.named(name)
+                raise self._unknown(name)
             topic_id = str(uuid.uuid4())
             entry = self._directory.topics.create(name, topic_id, partitions or 1, config or {})
         else:
@@ -100,7 +143,7 @@ class Log:
         """
         found = self._directory.topics.get(name)
         if found is None:
-            raise UnknownTopic.named(name)
+            raise self._unknown(name)
         return found
 
     def config_of(self, name: str) -> TopicConfig:
@@ -155,6 +198,60 @@ class Log:
             self._topics = Topics(self.data_directory, load_broker_config()[0])
         return self._topics
 
+    # --- transactions -----------------------------------------------------------------------------
+
+    def transaction(self, transactional_id: str, *, timeout_ms: int = 60_000) -> LogTransaction:
+        """Return a transaction: its records and offsets become visible together, or not at all.
+
+        Use it in a ``with`` block: leaving the block commits, an exception aborts. A transactional id has one
+        transaction at a time, which stays open for at most *timeout_ms*. Threads that commit at the same time
+        under different ids share syncs.
+
+        Raises:
+            TransactionStateInvalid: If the id has an open transaction.
+            TransactionTimeoutInvalid: If *timeout_ms* is not from 1 to ``transaction.max.timeout.ms``.
+            InvalidSetting: If the id is empty or too long.
+            LogClosed: If the log is closed, or open to read only.
+        """
+        return self.transactions().begin(self, transactional_id, timeout_ms)
+
+    def transactions(self) -> LogTransactions:
+        """Return the transactions of this log, for callers that share syncs. Not part of the stable API."""
+        directory = self.data_directory
+        directory.lifecycle.check_open()
+        with self._repeated_guard:
+            if self._transactions is None:
+                config = load_broker_config()[0]
+                self._transactions = LogTransactions(directory, config, self._clock)
+            return self._transactions
+
+    def _recover_transactions(self, *, is_clean: bool) -> None:
+        """Finish and abort the transactions of an earlier process, if there were any."""
+        directory = self.data_directory
+        if TRANSACTIONS_TOPIC in directory.topics or (
+            # After a restore without that topic, for example.
+            directory.lifecycle.may_have_orphans and directory.partitions.with_transactions()
+        ):
+            self.transactions().recover(is_clean=is_clean)
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """Return the offset that a consumer group has committed in each partition, as of now.
+
+        Reads the topic of `offsets_topic`. Offsets of transactions count once these are committed.
+
+        Raises:
+            CordwoodError: If the topic cannot be read.
+        """
+        found: dict[TopicPartition, int] = {}
+        for key, value in self._read_offsets_topic().rows():
+            try:
+                place = offsets_topic.decode_key(key)
+                if isinstance(place, OffsetKey) and place.group == group and value is not None:
+                    found[place.topic, place.partition] = offsets_topic.decode_offset(value).offset
+            except ValueError:
+                raise StorageError(f"a record of {OFFSETS_TOPIC} has an unknown format") from None
+        return found
+
     def scan(
         self,
         topic: str,
@@ -165,12 +262,14 @@ class Log:
         columns: Sequence[str] | None = None,
         since: int | None = None,
         until: int | None = None,
+        committed: bool = True,
     ) -> Scan:
         """Return the records of *topic* as columns for pyarrow, pandas, polars and DuckDB, read lazily.
 
         One *partition* or all of them; offsets from *start* up to *stop*, of every partition scanned;
         timestamps (milliseconds) from *since* up to *until*; *columns* out of key, value, topic,
-        partition, offset, timestamp, timestampType and headers, all but headers by default.
+        partition, offset, timestamp, timestampType and headers, all but headers by default. Records of
+        aborted and of open transactions are left out, unless *committed* is False; see `Topic.read`.
 
         Raises:
             UnknownTopic: If there is no such topic or partition.
@@ -179,11 +278,23 @@ class Log:
         """
         entry = self._directory.topics.get(topic)
         if entry is None:
-            raise UnknownTopic.named(topic)
+            raise self._unknown(topic)
         if partition is not None:
             self._readable(topic, partition)
         numbers = tuple(range(entry.partitions)) if partition is None else (partition,)
-        return Scan(topic, numbers, self._readable, start, stop, check_columns(columns), since, until)
+        return Scan(
+            topic,
+            numbers,
+            self._readable,
+            self._directory.look_at_once,
+            entry.id,
+            start,
+            stop,
+            check_columns(columns),
+            since,
+            until,
+            committed,
+        )
 
     def checkpoint(
         self, topic: str | None = None, *, wait_seconds: float | None = None
@@ -236,7 +347,7 @@ class Log:
         directory = self._beside
         if directory is None:
             raise LogClosed("maintenance is planned on a log that is open to read only")
-        now_ms = SystemClock().now_ms()
+        now_ms = self._clock.now_ms()
         committed, plans = self._committed_offsets(), []
         for name, entry in sorted(directory.topics.items()):
             config = directory.config_of(entry.config)
@@ -251,12 +362,13 @@ class Log:
         """Return what consumer groups have committed; nothing is read before it is asked for."""
         return CommittedOffsets(self._read_offsets_topic)
 
-    def _read_offsets_topic(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def _read_offsets_topic(self) -> StoredRows:
+        if self._transactions is not None:
+            # Offsets count from the marker of their transaction on, which can be read once it is synced.
+            self._transactions.finish_all()
         entry = self._directory.topics.get(OFFSETS_TOPIC)
-        for partition in range(0 if entry is None else entry.partitions):
-            log = self._readable(OFFSETS_TOPIC, partition)
-            for record in records_between(log, log.log_start_offset, log.high_watermark):
-                yield record.key, record.value
+        numbers = range(0 if entry is None else entry.partitions)
+        return read_offsets_topic(self._readable(OFFSETS_TOPIC, number) for number in numbers)
 
     def close(self) -> None:
         """Flush, sync and close. Idempotent.
@@ -268,7 +380,14 @@ class Log:
             repeated, self._repeated = self._repeated, {}
         for each in repeated.values():
             each.stop()
+        if self._transactions is not None:
+            self._transactions.close()
         self._directory.close()
+
+    @property
+    def directory(self) -> DataDirectory | ReadOnlyDirectory:
+        """The engine behind this log, also of one that is open to read only. Not part of the stable API."""
+        return self._directory
 
     @property
     def data_directory(self) -> DataDirectory:
@@ -281,9 +400,36 @@ class Log:
             return self._owned
         raise LogClosed("the log is open to read only")
 
+    def _unknown(self, name: str) -> UnknownTopic:
+        return UnknownTopic.named(name, suggestion=suggest(name, self._directory.topics))
+
     def _readable(self, topic: str, partition: int) -> Partition:
         """Return a partition to read."""
         return self._directory.readable(topic, partition)
+
+    def _snapshots(self, topic: str, partition: int) -> Snapshots:
+        """Return the snapshots of a partition."""
+        directory, entry, log = self._directory, self.entry(topic), self._readable(topic, partition)
+        ids = cast("SharedIds", log) if is_shared(entry) else None
+        config = directory.config_of(entry.config)
+        return find_snapshots(
+            directory.files,
+            directory.path,
+            entry,
+            partition,
+            config,
+            ids,
+            lambda: self._commit_chain(topic, partition),
+        )
+
+    def _commit_chain(self, topic: str, partition: int) -> None:
+        """Give every record of a partition its leaf. Beside a writer, the writer does that."""
+        directory = self._directory
+        if isinstance(directory, DataDirectory):
+            chained = (SHARED_TOPIC, 0) if is_shared(self.entry(topic)) else (topic, partition)
+            own = directory.partitions.find_own(*chained)
+            if own is not None and own.config.chain:
+                directory.chains.commit(own)
 
     def _flush_within(self, milliseconds: int) -> None:
         """Start the thread that keeps the promise of ``ms:T``, once per T."""
@@ -300,12 +446,22 @@ class Log:
                 log.commit_quietly()
 
     def _follow_changed(self) -> None:
-        """Bring chains up to date. Chains that fail are retried; a call that needs one reports the error."""
-        if self.data_directory.chains.is_behind:
-            self.data_directory.chains.follow_changed()
+        """Bring chains up to date, and `checkpoint.json` when it is due; finish transactions.
+
+        Chains that fail are retried; a call that needs one reports the error.
+        """
+        directory = self.data_directory
+        if self._transactions is not None:
+            self._transactions.finish_all()
+        if directory.chains.is_behind:
+            directory.chains.follow_changed()
+        if directory.summary.is_due:
+            # Nothing depends on it. It is tried again after the next interval.
+            with contextlib.suppress(OSError):
+                directory.save_summary()
 
     def _follow_always(self) -> None:
-        """Start the thread that brings chains up to date."""
+        """Start the thread that brings chains and `checkpoint.json` up to date."""
         self._repeated["chains"] = Repeated(FOLLOW_SECONDS, "chains", self._follow_changed)
 
 

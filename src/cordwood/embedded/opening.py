@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from cordwood.config import BrokerConfig, SyncPolicy, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, PosixFiles, as_storage_error, files_of
@@ -30,6 +30,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     *,
     read_only: bool = False,
     sync: str | None = None,
+    index_cache: int | Literal["all", "none"] | None = None,
     create: bool = True,
     files: Files | None = None,
     clock: Clock | None = None,
@@ -37,8 +38,10 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     """Open the data directory at *path*, or a log in memory with ``":memory:"``.
 
     *sync* says when an append is durable, for topics that do not say it themselves: ``each`` (on return,
-    the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. With *read_only* nothing is
-    locked or changed, and it works beside a live writer. *create* makes a directory that is not there.
+    the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. *index_cache* is the number of
+    sealed segments, the most recently used, whose indexes stay in memory: ``all``, ``none`` or a number, as
+    ``cordwood.index.cache.segments`` says if it is None. With *read_only* nothing is locked or changed, and
+    it works beside a live writer. *create* makes a directory that is not there.
 
     Raises:
         DirectoryLocked: If another process writes it; says which.
@@ -46,7 +49,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         MetadataDamaged: If what says which topics there are cannot be read; it is never taken for empty.
         ResourcesExhausted: If there are no file handles or threads left.
     """
-    config = _config_of(sync)
+    config = _config_of(sync, index_cache)
     if files is None:
         memory = os.fspath(path) == ":memory:"
         files = MemoryFiles() if memory else files_of(os.path.abspath(local_path(os.fspath(path))), config)
@@ -54,7 +57,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     # A map goes through the page cache, which direct I/O is there to leave alone.
     mapped = config.io != "direct"
     if read_only:
-        return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)))
+        return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)), clock=clock)
     opening = Opening(
         files,
         data,
@@ -64,14 +67,16 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         reserve_bytes=RESERVE_BYTES if isinstance(files, PosixFiles) else 0,
         clock=clock or SystemClock(),
     )
-    log = Log(owned=_opened(lambda: DataDirectory(opening)))
-    if isinstance(files, PosixFiles) and clock is None:
-        # A caller that brings files or a clock decides itself when each step is done.
-        try:
+    directory = _opened(lambda: DataDirectory(opening))
+    log = Log(owned=directory, clock=clock)
+    try:
+        log._recover_transactions(is_clean=directory.lifecycle.is_clean)
+        if isinstance(files, PosixFiles) and clock is None:
+            # A caller that brings files or a clock decides itself when each step is done.
             log._follow_always()
-        except BaseException:
-            log.close()
-            raise
+    except BaseException:
+        log.close()
+        raise
     return log
 
 
@@ -99,8 +104,14 @@ def open_when_free(make: Callable[[], Result], seconds: float) -> Result:
             time.sleep(LOCK_POLL_SECONDS)
 
 
-def _config_of(sync: str | None) -> BrokerConfig:
+def _config_of(sync: str | None, index_cache: int | str | None) -> BrokerConfig:
     config, _ = load_broker_config()
+    if index_cache is not None:
+        named = {"all": -1, "none": 0}
+        segments = named.get(index_cache) if isinstance(index_cache, str) else max(index_cache, -1)
+        if segments is None or (segments < 0 and index_cache != "all") or isinstance(index_cache, bool):
+            raise InvalidSetting("index_cache", index_cache, "all, none or a number of segments")
+        config = replace(config, index_cache_segments=segments)
     if sync is None:
         return config
     try:

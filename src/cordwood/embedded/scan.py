@@ -1,7 +1,8 @@
 """Records as columns for every data tool: a scan offers ``__arrow_c_stream__``.
 
 pyarrow, pandas, polars and DuckDB all read that. A scan is lazy and may be read again; each reading goes
-through the log once, a few MiB at a time, and sees it up to the high watermark at its beginning.
+through the log once, a few MiB at a time, and sees it up to the last stable offset at its beginning, or with
+*committed* False up to the high watermark.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from cordwood.embedded.reading import end_of
 from cordwood.errors import OffsetOutOfRange, RecordRefused
 from cordwood.formats import columns as arrow
 from cordwood.kernels import ColumnBuffers, Want
-from cordwood.storage.log import Partition
+from cordwood.storage.log import Fetched, FrameRun, Partition, committed_runs
+from cordwood.storage.sink import OpenIntents
 
 if TYPE_CHECKING:
     import polars
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 WINDOW_BYTES = 4 << 20
 #: Rows handed out at a time.
 BATCH_ROWS = 64 * 1024
+_PARTITIONS_SHOWN = 8
 
 _WANT = {
     "key": Want.KEY,
@@ -39,18 +43,33 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 DEFAULT_COLUMNS = COLUMNS[:-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Scan:
     """Records of one topic as columns; see `Log.scan`. Nothing is read before a tool asks."""
 
     topic: str
     partitions: tuple[int, ...]
     find: Callable[[str, int], Partition]
+    look_at_once: Callable[[Callable[[], list[int]]], tuple[list[int], OpenIntents]]
+    topic_id: str
     start: int | None
     stop: int | None
     columns: tuple[str, ...]
     since: int | None
     until: int | None
+    committed: bool = True
+
+    def __repr__(self) -> str:
+        """Return the topic, the partitions, the bounds that were given and the columns. Reads nothing."""
+        numbers = ", ".join(map(str, self.partitions[:_PARTITIONS_SHOWN]))
+        more = ", ..." if len(self.partitions) > _PARTITIONS_SHOWN else ""
+        bounds = {"start": self.start, "stop": self.stop, "since": self.since, "until": self.until}
+        given = "".join(f", {name}={value}" for name, value in bounds.items() if value is not None)
+        given += "" if self.committed else ", committed=False"
+        return (
+            f"<cordwood.Scan of {self.topic!r}, partitions {numbers}{more}{given}, "
+            f"columns {', '.join(self.columns)}>"
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,7 +120,11 @@ class Scan:
         """Yield record batches of at most 64 Ki rows, partition by partition, in offset order."""
         # All ends are taken now, so that the partitions are seen as they were at about the same time.
         found = [(number, self.find(self.topic, number)) for number in self.partitions]
-        ranges = [(number, partition, *self._range(partition)) for number, partition in found]
+        ends = self._ends([partition for _, partition in found])
+        ranges = [
+            (number, partition, *self._range(partition, end))
+            for (number, partition), end in zip(found, ends, strict=True)
+        ]
         schema = self.schema
         stored = {field.name: field for field in arrow.schema()}
         names = [name for name in self.columns if name in stored]
@@ -109,15 +132,31 @@ class Scan:
             names = list(dict.fromkeys([*names, "timestamp"]))
         for number, partition, start, end in ranges:
             fields = [stored[name] for name in names]
-            for decoded in decoded_rows(partition, start, end, fields, WINDOW_BYTES):
+            rows = decoded_rows(partition, start, end, fields, WINDOW_BYTES, committed=self.committed)
+            for decoded in rows:
                 in_time = decoded if self.since is None and self.until is None else self._in_time(decoded)
                 yield from in_batches(in_time, schema, place_columns(self.topic, number, schema))
 
     def _with_columns(self, names: Sequence[str]) -> Scan:
         return replace(self, columns=tuple(names))
 
-    def _range(self, partition: Partition) -> tuple[int, int]:
-        """Return the offsets to read: as asked, within what is there now."""
+    def _ends(self, found: Sequence[Partition]) -> list[int]:
+        """Return the end of each partition. They have a batch of the Spark sink all, or none of them does."""
+
+        def look() -> list[int]:
+            return [end_of(partition, committed=self.committed) for partition in found]
+
+        if len(found) == 1:
+            return look()
+        ends, intents = self.look_at_once(look)
+        numbered = zip(self.partitions, ends, strict=True)
+        return [intents.end_before(self.topic, self.topic_id, number, end) for number, end in numbered]
+
+    def _range(self, partition: Partition, end: int) -> tuple[int, int]:
+        """Return the offsets to read: as asked, within what is there now, up to *end*.
+
+        The end was read first: no record below it becomes part of an open transaction later.
+        """
         low, high = partition.log_start_offset, partition.high_watermark
         start = low if self.start is None else self.start
         if not low <= start <= high:
@@ -126,7 +165,7 @@ class Scan:
             found = partition.offset_at(self.since)
             # Records are not in the order of their timestamps, so the filter below does the rest.
             start = high if found is None else max(start, found[0])
-        return start, high if self.stop is None else min(self.stop, high)
+        return start, end if self.stop is None else min(self.stop, end)
 
     def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are not out of time."""
@@ -162,10 +201,13 @@ def decoded_rows(
     end: int,
     fields: Sequence[pa.Field],
     window_bytes: int,
+    *,
+    committed: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Decode the records of [offset, end) window after window, to *fields* and their offset.
 
-    What is not among *fields* is not decoded.
+    What is not among *fields* is not decoded. With *committed* the rows of aborted transactions are left out,
+    and *end* must not be above the last stable offset.
 
     Raises:
         OffsetOutOfRange: If the partition does not hold *offset*, any more or yet.
@@ -182,9 +224,10 @@ def decoded_rows(
     for name in names:
         want |= _WANT[name]
     while offset < end:
-        fetched = partition.read(offset, window_bytes, end)
+        fetched = partition.read(offset, window_bytes, end, committed=committed)
         for run in fetched.runs:
-            yield _rows_within(run.columns(want), offset, end, schema)
+            rows = _rows_within(run.columns(want), offset, end, schema)
+            yield _committed_rows(rows, run, fetched) if fetched.aborted else rows
         if fetched.next_offset <= offset:
             return
         offset = fetched.next_offset
@@ -224,3 +267,21 @@ def _rows_within(decoded: ColumnBuffers, start: int, stop: int, fields: pa.Schem
     assert decoded.offset is not None
     first, last = np.searchsorted(np.frombuffer(decoded.offset, np.int64), (start, stop))
     return arrow.to_arrow(decoded, fields).slice(first, last - first)
+
+
+def _committed_rows(rows: pa.RecordBatch, run: FrameRun, fetched: Fetched) -> pa.RecordBatch:
+    """Return the rows that are not of aborted transactions.
+
+    All rows of the run were decoded at once: aborted frames between others would make many small batches.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    kept = list(committed_runs([run], fetched.aborted))
+    if len(kept) == 1 and (kept[0].first, kept[0].last) == (run.first, run.last):
+        return rows
+    starts = np.array([each.table.base_offset(each.first) for each in kept], np.int64)
+    ends = np.array([each.next_offset for each in kept], np.int64)
+    offsets = rows.column("offset").to_numpy()
+    inside = np.searchsorted(starts, offsets, "right") > np.searchsorted(ends, offsets, "right")
+    return rows.filter(pa.array(inside))

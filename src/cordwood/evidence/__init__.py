@@ -22,6 +22,7 @@ from cordwood.evidence.consistency import (
     verify_consistency,
 )
 from cordwood.evidence.proving import prove
+from cordwood.evidence.verified_reads import VerifiedRead, read_verified
 from cordwood.evidence.waiting import wait_for_leaves
 from cordwood.integrity import Proof, RecordProof
 
@@ -35,10 +36,12 @@ __all__ = [
     "ProvenRecord",
     "RecordProof",
     "SignedCheckpoint",
+    "VerifiedRead",
     "frame_offsets",
     "list_checkpoints",
     "prove",
     "prove_consistency",
+    "read_verified",
     "sign_checkpoints",
     "verify_checkpoint",
     "verify_checkpoints",

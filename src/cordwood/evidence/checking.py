@@ -11,7 +11,7 @@ from cordwood.evidence.places import parsed_key
 from cordwood.formats import BATCH, EVERY_FORMAT, Format
 from cordwood.formats.per_record import RecordPerFrame
 from cordwood.formats.shared import EnvelopeKind, EnvelopeTable, Owner
-from cordwood.integrity import Checkpoint, Proof, RecordProof, VerifierKey, proof
+from cordwood.integrity import Checkpoint, Proof, RecordProof, VerifierKey, proof, record_leaf
 from cordwood.records import Record
 from cordwood.storage.shared import owner_of
 
@@ -21,7 +21,8 @@ class ProvenRecord:
     """A record that is proven to be leaf number ``leaf`` of the log that ``checkpoint`` signs for.
 
     ``record`` is None if the frame is proven but compaction removed the record from it. ``owner`` names the
-    topic of a record in the shared log by a hash, and is None for any other.
+    topic of a record in the shared log by a hash, and is None for any other. ``in_transaction`` is proven.
+    How the transaction ended is not: ``transaction`` is ``aborted`` or ``open`` if the document says so.
     """
 
     checkpoint: Checkpoint
@@ -29,6 +30,8 @@ class ProvenRecord:
     leaf: int
     record: Record | None
     owner: Owner | None
+    in_transaction: bool = False
+    transaction: str | None = None
 
 
 def verify_proof(
@@ -37,7 +40,8 @@ def verify_proof(
     """Check that *document* proves what it says, with nothing but *key*, which the caller has from elsewhere.
 
     With *topic* the record must be of that topic. The frame of a record in the shared log has only a hash of
-    the topic's name, which this is compared with.
+    the topic's name, which this is compared with. A proof has no end of a transaction in it: a record of one
+    is proven, but whether it was committed is the word of who made the proof.
 
     Raises:
         EvidenceRefused: If it proves nothing; says what does not fit.
@@ -49,13 +53,20 @@ def verify_proof(
     owner: Owner | None = None
     if isinstance(found, RecordProof):
         checkpoint, record = proof.check_record(found, parsed_key(key)), found.record()
+        in_transaction = record_leaf.unpack_facts(found.fields).in_transaction
     else:
         checkpoint = proof.check(found, parsed_key(key), frame_offsets)
-        record = _record_at(found.frame, found.offset, checkpoint)
-        owner = _owner_of(found.frame, checkpoint)
+        record = record_in(found.frame, found.offset, _format(checkpoint))
+        owner, in_transaction = _owner_of(found.frame, checkpoint), _in_transaction(found.frame, checkpoint)
+    if found.transaction is not None and not in_transaction:
+        raise EvidenceRefused(
+            f"the proof says that the transaction is {found.transaction}, but the record is in none"
+        )
     if topic is not None:
         _check_topic(topic, owner, checkpoint)
-    return ProvenRecord(checkpoint, found.offset, found.leaf, record, owner)
+    return ProvenRecord(
+        checkpoint, found.offset, found.leaf, record, owner, in_transaction, found.transaction
+    )
 
 
 def frame_offsets(frame: bytes, checkpoint: Checkpoint) -> tuple[int, int] | None:
@@ -97,6 +108,19 @@ def _owner_of(frame: bytes, checkpoint: Checkpoint) -> Owner | None:
     return table.envelope(0).owner if isinstance(table, EnvelopeTable) else None
 
 
+def _in_transaction(frame: bytes, checkpoint: Checkpoint) -> bool:
+    """Return whether the header of a frame says that it is part of a transaction."""
+    format_ = _format(checkpoint)
+    if isinstance(format_, RecordPerFrame):
+        return False
+    table = format_.scan(frame, next_offset=0, dense=False, epochs=None, size_max=len(frame))
+    if isinstance(table, EnvelopeTable):
+        content = table.content(0)
+        table = BATCH.scan(content, next_offset=0, dense=False, epochs=None, size_max=len(content))
+    stamp = table.stamp(0)
+    return stamp is not None and stamp.transactional
+
+
 def _check_topic(topic: str, owner: Owner | None, checkpoint: Checkpoint) -> None:
     """Refuse a proof of a record of another topic."""
     if owner is None:
@@ -116,11 +140,16 @@ def _format(checkpoint: Checkpoint) -> Format:
     if format_ is None:
         raise EvidenceRefused(f"the checkpoint is of frames of a format {checkpoint.record_format[:60]!r}")
     number = checkpoint.origin.rpartition("/")[2]
-    return format_.for_partition(int(number)) if number.isdecimal() else format_
+    # The leaf says that the frame is of this partition, whatever tenant is in it.
+    return format_.for_partition(int(number), None) if number.isdecimal() else format_
 
 
-def _record_at(frame: bytes, offset: int, checkpoint: Checkpoint) -> Record | None:
-    format_ = _format(checkpoint)
+def record_in(frame: bytes, offset: int, format_: Format) -> Record | None:
+    """Return the record at *offset* of a frame, None if compaction removed it from there.
+
+    Raises:
+        EvidenceRefused: If the frame cannot be read.
+    """
     try:
         if isinstance(format_, RecordPerFrame):
             found = format_.find_frame(frame, 0, size=len(frame), size_max=len(frame), checked=True)

@@ -22,6 +22,7 @@ from cordwood.storage.chain import (
 )
 from cordwood.storage.meta import SHARED_TOPIC, is_shared
 from cordwood.storage.readonly import ReadOnlyDirectory
+from cordwood.tenancy import suggest
 from cordwood.verify import GivenCheckpoint, LeafStatement, VerifyReport, statements_of, verify_directory
 
 
@@ -126,7 +127,7 @@ def chained_topics(directory: ReadOnlyDirectory, topic: str | None) -> list[str]
             )
         return chained
     if topic not in directory.topics:
-        raise UnknownTopic(f"there is no topic {topic}")
+        raise UnknownTopic.named(topic, suggestion=suggest(topic, directory.topics))
     if is_shared(directory.topics[topic]):
         # The shared log has one chain for all topics in it.
         topic = SHARED_TOPIC

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from cordwood.disk import Files
 from cordwood.errors import EvidenceMissing, EvidenceRefused, OffsetOutOfRange
+from cordwood.evidence.outcomes import outcome_at
 from cordwood.evidence.places import OpenedDirectory, Path, opened
 from cordwood.integrity import Proof, RecordProof, merkle, proof, record_leaf, unverified
 from cordwood.kernels import ITEM_SIZE
@@ -31,6 +34,7 @@ def prove(
     *,
     partition: int = 0,
     checkpoint: str | None = None,
+    committed: bool = True,
     files: Files | None = None,
 ) -> Proof | RecordProof:
     """Prove that the record at *offset* is the one that was first appended there.
@@ -39,45 +43,75 @@ def prove(
     its leaf to the root; and *checkpoint*, a signed note of the partition, or else the newest one. Its method
     ``document`` returns the JSON to hand over; `verify_proof` checks it. For a topic in the shared log, frame
     and checkpoint are those of the shared log. Changes nothing, takes no lock, and may run beside the writer.
+    With *committed* False the record may be of an aborted or open transaction, and the proof says so.
 
     Raises:
-        EvidenceMissing: If there is no such record, or no leaf or checkpoint for it yet; says what to do.
+        EvidenceMissing: If there is no such record, its transaction is aborted or open, or the end of a
+            transaction is there; or if it has no leaf or checkpoint yet. Says what to do.
         EvidenceRefused: If the frame is not the one that was first appended.
+        CorruptRange: If the end of its transaction may be in damaged bytes.
         UnknownTopic: If there is no such topic or partition.
     """
     with opened(path, files) as place:
-        directory, files = place
-        found = _located(directory, topic, partition, offset)
-        if checkpoint is not None:
-            _check_is_of(checkpoint, found)
-        path_ = place.partition_path(found.topic, found.partition)
-        with kept_chain(files, path_) as chain:
-            kept = kept_checkpoints(files, directory.path, found.topic_id, found.partition)
-            key = verifier_key(files, directory.path)
-            if chain is None or not kept or key is None:
+        log = place.directory.readable(topic, partition)
+        _check_holds(log, topic, partition, offset)
+        found, where = outcome_at(log, offset), f"partition {partition} of topic {topic}"
+        if found.marker is not None:
+            end = "commit" if found.marker.committed else "abort"
+            raise EvidenceMissing(f"offset {offset} of {where} is the {end} of a transaction, not a record")
+        if found.outcome in proof.UNCOMMITTED:
+            if committed:
                 raise EvidenceMissing(
-                    f"no checkpoint of partition {found.partition} of topic {found.topic} was signed yet; "
-                    f"sign one with cordwood checkpoint create -t {topic}"
+                    f"the record at offset {offset} of {where} is of an {found.outcome} transaction; "
+                    "prove it as such with cordwood prove --uncommitted"
                 )
-            by_records = chain.find(found.chained_offset)
-            is_shared = found.topic == SHARED_TOPIC
-            if by_records is not None and chain.commits_to_parts(by_records) and not is_shared:
-                note = _note_over(place, kept, by_records, topic, offset, checkpoint)
-                return _record_proof(chain, found, by_records, note, str(key))
-            leaf = _leaf_of(chain, read_state(files, path_), found.chained_offset, found.frame)
-            note = _note_over(place, kept, leaf, topic, offset, checkpoint)
-            said = unverified(note)
-            return Proof(
-                format=proof.FORMAT,
-                offset=offset,
-                first_offset=found.first_offset,
-                next_offset=found.next_offset,
-                leaf=leaf,
-                path=chain.inclusion_path(leaf, said.size, said.root),
-                checkpoint=note,
-                key=str(key),
-                frame=found.frame,
+            return prove_in(place, topic, offset, partition, checkpoint, found.outcome)
+        return prove_in(place, topic, offset, partition, checkpoint)
+
+
+def prove_in(
+    place: OpenedDirectory,
+    topic: str,
+    offset: int,
+    partition: int,
+    checkpoint: str | None,
+    transaction: str | None = None,
+) -> Proof | RecordProof:
+    """Prove a record as `prove` does, whatever became of its transaction; *transaction* says it."""
+    directory, files = place
+    found = _located(directory, topic, partition, offset)
+    if checkpoint is not None:
+        _check_is_of(checkpoint, found)
+    path = place.partition_path(found.topic, found.partition)
+    with kept_chain(files, path) as chain:
+        kept = kept_checkpoints(files, directory.path, found.topic_id, found.partition)
+        key = verifier_key(files, directory.path)
+        if chain is None or not kept or key is None:
+            raise EvidenceMissing(
+                f"no checkpoint of partition {found.partition} of topic {found.topic} was signed yet; "
+                f"sign one with cordwood checkpoint create -t {topic}"
             )
+        by_records = chain.find(found.chained_offset)
+        is_shared = found.topic == SHARED_TOPIC
+        if by_records is not None and chain.commits_to_parts(by_records) and not is_shared:
+            note = _note_over(place, kept, by_records, topic, offset, checkpoint)
+            made = _record_proof(chain, found, by_records, note, str(key))
+            return msgspec.structs.replace(made, transaction=transaction)
+        leaf = _leaf_of(chain, read_state(files, path), found.chained_offset, found.frame)
+        note = _note_over(place, kept, leaf, topic, offset, checkpoint)
+        said = unverified(note)
+        return Proof(
+            format=proof.FORMAT,
+            offset=offset,
+            first_offset=found.first_offset,
+            next_offset=found.next_offset,
+            leaf=leaf,
+            path=chain.inclusion_path(leaf, said.size, said.root),
+            checkpoint=note,
+            key=str(key),
+            frame=found.frame,
+            transaction=transaction,
+        )
 
 
 def _record_proof(chain: KeptChain, found: _LocatedFrame, leaf: int, note: str, key: str) -> RecordProof:
@@ -185,6 +219,22 @@ def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: i
         EvidenceMissing: If the partition has no record there.
     """
     log = directory.readable(topic, partition)
+    _check_holds(log, topic, partition, offset)
+    if not is_shared(directory.topics[topic]):
+        return _LocatedFrame(topic, log.topic_id, partition, offset, *_frame_at(log, offset))
+    envelope = directory.virtual(topic, partition).frame_at(offset)
+    shared = directory.readable(SHARED_TOPIC, 0)
+    first, end = envelope.first_offset, envelope.first_offset + envelope.id_count
+    id_ = envelope.first_id + offset - first
+    return _LocatedFrame(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, *_frame_at(shared, id_)[2:])
+
+
+def _check_holds(log: Partition, topic: str, partition: int, offset: int) -> None:
+    """Refuse an offset that the partition does not have.
+
+    Raises:
+        EvidenceMissing: If it has none there.
+    """
     start, end = log.log_start_offset, log.high_watermark
     if not start <= offset < end:
         place = f"partition {partition} of topic {topic}"
@@ -193,13 +243,6 @@ def _located(directory: ReadOnlyDirectory, topic: str, partition: int, offset: i
         raise EvidenceMissing(
             f"offset {offset} is not within {start} and {end - 1}, the first and the last of {place}"
         )
-    if not is_shared(directory.topics[topic]):
-        return _LocatedFrame(topic, log.topic_id, partition, offset, *_frame_at(log, offset))
-    envelope = directory.virtual(topic, partition).frame_at(offset)
-    shared = directory.readable(SHARED_TOPIC, 0)
-    first, end = envelope.first_offset, envelope.first_offset + envelope.id_count
-    id_ = envelope.first_id + offset - first
-    return _LocatedFrame(SHARED_TOPIC, shared.topic_id, 0, id_, first, end, *_frame_at(shared, id_)[2:])
 
 
 def _frame_at(log: Partition, offset: int) -> tuple[int, int, bytes, FrameRun]:

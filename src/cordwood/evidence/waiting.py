@@ -71,9 +71,10 @@ def _synced_ends(place: OpenedDirectory, topic: str | None) -> Iterator[_SyncedE
         entry = directory.topics[name]
         for partition in range(entry.partitions):
             log = directory.readable(name, partition, entry)
-            start, end, epochs = log.published()
-            if start < end:
-                yield _SyncedEnd(name, entry.id, partition, epochs[-1][1], end)
+            found = log.published()
+            end = found.high_watermark
+            if found.log_start_offset < end:
+                yield _SyncedEnd(name, entry.id, partition, found.leader_epoch, end)
 
 
 def _offsets_behind(place: OpenedDirectory, end: _SyncedEnd) -> int | None:
@@ -86,10 +87,11 @@ def _offsets_behind(place: OpenedDirectory, end: _SyncedEnd) -> int | None:
     if entry is None or entry.id != end.topic_id:
         return None
     try:
-        start, _, epochs = directory.readable(end.topic, end.partition, entry).published()
+        published = directory.readable(end.topic, end.partition, entry).published()
     except UnknownTopic:
         # It was deleted meanwhile.
         return None
+    start, epochs = published.log_start_offset, published.epochs
     head = read_head(place.files, place.partition_path(end.topic, end.partition))
     # Offsets that a truncation has removed since will not get leaves any more.
     wanted = min([end.high_watermark, *(first for first, epoch in epochs if epoch > end.epoch)])

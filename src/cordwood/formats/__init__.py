@@ -1,7 +1,14 @@
 """Bytes to records and back. Pure: no files, no clock."""
 
 from cordwood.formats import batch, columns
-from cordwood.formats.batch import NO_PRODUCER_ID, BatchHeader, BatchOptions, encode_records, read_header
+from cordwood.formats.batch import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    BatchOptions,
+    Marker,
+    encode_records,
+    read_header,
+)
 from cordwood.formats.columns import binary_column, from_arrow
 from cordwood.formats.compression import Compression, decompress
 from cordwood.formats.format import (
@@ -48,6 +55,7 @@ __all__ = [
     "Format",
     "FrameSlot",
     "FrameTable",
+    "Marker",
     "ProducerStamp",
     "ReceivedFrame",
     "Row",

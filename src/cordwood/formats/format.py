@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from cordwood.errors import FrameError
+from cordwood.formats.batch import Marker
 from cordwood.formats.receiving import BatchTerms, CompressionChoice
 from cordwood.formats.sidecar import Sidecar
 from cordwood.kernels import INT32_MAX, Buffer, ColumnBuffers, Want
@@ -37,25 +38,29 @@ class Holds(NamedTuple):
     """The parts of a record, besides its value, that a format can store. Other parts are refused by name.
 
     ``stamps`` says that frames store their producer. If they do not, an idempotent producer is known only to
-    the process that appended its records, and to the snapshot that it saved.
+    the process that appended its records, and to the snapshot that it saved. ``microseconds`` says that times
+    are stored in microseconds.
     """
 
     keys: bool
     headers: bool
     null_values: bool
     stamps: bool = False
+    microseconds: bool = False
 
 
 class ProducerStamp(NamedTuple):
     """The producer of a frame, and the sequence numbers of its records.
 
-    ``first_sequence`` is that of the first record; numbers wrap at 2**31 as in Kafka.
+    ``first_sequence`` is that of the first record; numbers wrap at 2**31 as in Kafka. A frame that the broker
+    itself writes in a transaction has NO_SEQUENCE.
     """
 
     producer_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
+    transactional: bool = False
 
 
 class ReceivedFrame(NamedTuple):
@@ -75,7 +80,8 @@ class FrameSlot(NamedTuple):
     """The place in a log that a frame is encoded for, and the limit that it must keep.
 
     ``before`` is the state that the previous frame left; empty before the first frame of a log. With
-    ``append_timestamp``, records count as appended then, whatever their own timestamps.
+    ``append_timestamp``, records count as appended then, whatever their own timestamps. ``now_us`` is the
+    time of the append in microseconds; None in a topic that stores milliseconds.
     """
 
     base_offset: int
@@ -83,6 +89,7 @@ class FrameSlot(NamedTuple):
     append_timestamp: int | None = None
     size_max: int = INT32_MAX
     before: bytes = b""
+    now_us: int | None = None
 
 
 class Encoded(NamedTuple):
@@ -90,7 +97,8 @@ class Encoded(NamedTuple):
 
     If each frame is one record, ``sizes`` and ``timestamps`` (milliseconds) are theirs, in order, and
     ``checksums`` are those for the sidecar; else ``data`` is one frame and they are empty. ``left`` is the
-    state that the last frame passes to the next one.
+    state that the last frame passes to the next one. An ``empty`` frame takes offsets and has no records, so
+    its timestamp says nothing.
     """
 
     data: Buffer
@@ -100,6 +108,7 @@ class Encoded(NamedTuple):
     timestamps: Sequence[int] = ()
     checksums: Sequence[int] = ()
     left: bytes = b""
+    empty: bool = False
 
 
 class Beside(NamedTuple):
@@ -150,7 +159,13 @@ class FrameTable(Protocol):
         """Return the number of data records in a frame: the rows that `columns` returns for it."""
 
     def stamp(self, frame: int) -> ProducerStamp | None:
-        """Return the producer of a frame, None if it has none."""
+        """Return the producer of a frame, None if it has none or is a marker."""
+
+    def marker(self, frame: int) -> Marker | None:
+        """Return the marker in a frame that ends a transaction, None for every other frame.
+
+        Raises as `records` does.
+        """
 
     def find(self, offset: int) -> int:
         """Return the first frame that reaches beyond *offset*; the number of frames if none does."""
@@ -256,8 +271,14 @@ class Format(Protocol):
     def store_bytes_max(self) -> int | None:
         """The largest size of a store, None if the format has no limit."""
 
-    def for_partition(self, partition: int) -> Format:
-        """Return the format for the frames of one partition, which may contain its number."""
+    def left_by(self, frame: Buffer) -> bytes:
+        """Return the state that a complete frame passes to the next one; empty if frames are independent."""
+
+    def for_partition(self, partition: int, tenant: int | None = 0) -> Format:
+        """Return the format for the frames of one partition, which may contain its number and tenant.
+
+        With None frames of any tenant are read, and none can be encoded.
+        """
 
     def frame_size(self, header: Buffer) -> int | None:
         """Return the size of the frame with these first ``header_size`` bytes, None if they are invalid."""
@@ -314,10 +335,26 @@ class Format(Protocol):
             RecordsRejected: If *terms* or the format do not allow some of its records.
         """
 
+    def times(self, frame: ReceivedFrame) -> Sequence[int]:
+        """Return the timestamps of the records of a received batch, in milliseconds."""
+
+    def with_times(self, frame: ReceivedFrame, timestamps: Sequence[int]) -> ReceivedFrame:
+        """Return a received batch with other timestamps, one for each record. Its producer stays.
+
+        A batch that is stored unchanged is encoded again, with the compression that it has.
+        """
+
     def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Assign offsets and epoch to a received batch, in place if it is stored unchanged.
 
         Raises as `encode` does.
+        """
+
+    def encode_marker(self, marker: Marker, slot: FrameSlot, now_ms: int) -> Encoded:
+        """Encode the end of a transaction as a frame.
+
+        Raises:
+            TransactionsUnsupported: If the format has no transactions.
         """
 
     def stream(

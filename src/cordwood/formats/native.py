@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 from cordwood import kernels
 from cordwood.errors import FrameError, FrameTooLarge, InvalidBatch, RecordRefused
 from cordwood.formats import batch
-from cordwood.formats.batch import BatchHeader, BatchOptions, BatchScan
+from cordwood.formats.batch import BatchHeader, BatchOptions, BatchScan, Marker
 from cordwood.formats.compression import Compression
 from cordwood.formats.format import (
     NOTHING_BESIDE,
@@ -39,6 +40,7 @@ from cordwood.kernels import (
 from cordwood.records import Header, Record
 
 _MAGIC_AT = 16
+_ATTRIBUTES_AT = 21
 _LAST_DELTA_AT = 23
 _ROW_SIZE = HEADER_COLUMNS * 8
 _ENDINGS = {Stop.END: Ending.END, Stop.SHORT: Ending.SHORT, Stop.ZEROS: Ending.ZEROS}
@@ -101,13 +103,21 @@ class BatchTable:
         return self._found.column(HeaderColumn.COUNT)[frame]
 
     def stamp(self, frame: int) -> ProducerStamp | None:
-        """Return the producer of a batch, None if it has none."""
+        """Return the producer of a batch, None if it has none or is a control batch."""
         producer_id = self._found.column(HeaderColumn.PRODUCER_ID)[frame]
-        if producer_id == batch.NO_PRODUCER_ID:
+        attributes = self._found.column(HeaderColumn.ATTRIBUTES)[frame]
+        if producer_id == batch.NO_PRODUCER_ID or attributes & batch.CONTROL:
             return None
         first = self._found.column(HeaderColumn.BASE_SEQUENCE)[frame]
         epoch = self._found.column(HeaderColumn.PRODUCER_EPOCH)[frame]
-        return ProducerStamp(producer_id, epoch, first, (first + self._deltas[frame]) & INT32_MAX)
+        last = _last_sequence(first, self._deltas[frame])
+        return ProducerStamp(producer_id, epoch, first, last, bool(attributes & batch.TRANSACTIONAL))
+
+    def marker(self, frame: int) -> Marker | None:
+        """Return the marker in a control batch that ends a transaction."""
+        if not self._found.column(HeaderColumn.ATTRIBUTES)[frame] & batch.CONTROL:
+            return None
+        return batch.decode_marker(self._buffer, self._header(frame))
 
     def find(self, offset: int) -> int:
         """Return the first batch that reaches beyond *offset*."""
@@ -186,7 +196,11 @@ class BatchFormat:
     chained = False
     store_bytes_max: int | None = None
 
-    def for_partition(self, partition: int) -> BatchFormat:
+    def left_by(self, frame: Buffer) -> bytes:
+        """Return no bytes: frames are independent."""
+        return b""
+
+    def for_partition(self, partition: int, tenant: int | None = 0) -> BatchFormat:
         """Return itself: a batch does not contain its partition."""
         return self
 
@@ -281,7 +295,7 @@ class BatchFormat:
             raise InvalidBatch(
                 position=header.size, expected="one batch", found=f"{len(data)} bytes", what="batch length"
             )
-        _refuse_broker_only(header)
+        _refuse_broker_only(header, terms)
         largest = batch.check_records(data, header, record_max=size_max)
         check_allowed(data, header, largest, terms)
         if largest != header.max_timestamp:
@@ -292,9 +306,27 @@ class BatchFormat:
             data = memoryview(made)
         stamp = None
         if header.producer_id != batch.NO_PRODUCER_ID:
-            first, last = header.base_sequence, header.base_sequence + header.last_offset_delta
-            stamp = ProducerStamp(header.producer_id, header.producer_epoch, first, last & INT32_MAX)
+            first = header.base_sequence
+            last = _last_sequence(first, header.last_offset_delta)
+            is_transactional = bool(header.attributes & batch.TRANSACTIONAL)
+            stamp = ProducerStamp(header.producer_id, header.producer_epoch, first, last, is_transactional)
         return ReceivedFrame(data, header.record_count, largest, stamp)
+
+    def times(self, frame: ReceivedFrame) -> Sequence[int]:
+        """Decode the timestamps of a received batch."""
+        header = batch.read_header(frame.data, size_max=INT32_MAX)
+        columns = batch.decode_batch_columns(frame.data, header, Want.TIMESTAMP)
+        assert columns.timestamp is not None
+        return memoryview(columns.timestamp).cast("B").cast("q")
+
+    def with_times(self, frame: ReceivedFrame, timestamps: Sequence[int]) -> ReceivedFrame:
+        """Encode a received batch again with other timestamps."""
+        header = batch.read_header(frame.data, size_max=INT32_MAX)
+        columns = batch.decode_batch_columns(frame.data, header, Want.ALL)
+        assert len(timestamps) == columns.rows, "a timestamp for each record"
+        given = columns._replace(timestamp=array("q", timestamps).tobytes())
+        made = batch.encode_columns(given, 0, columns.rows, _options_of(header))
+        return frame._replace(data=memoryview(made), max_timestamp=max(timestamps))
 
     def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Set base offset, leader epoch and, for log append time, the time of the append."""
@@ -323,6 +355,20 @@ class BatchFormat:
         batch.place(head, 0, base_offset, leader_epoch)
         return size, base_offset + last_delta + 1
 
+    def is_transactional(self, head: bytearray | memoryview) -> bool:
+        """Return whether *head*, the first ``place_size`` bytes of a batch, is part of a transaction.
+
+        A control batch is.
+        """
+        attributes = int.from_bytes(head[_ATTRIBUTES_AT : _ATTRIBUTES_AT + 2], "big")
+        return bool(attributes & (batch.TRANSACTIONAL | batch.CONTROL))
+
+    def encode_marker(self, marker: Marker, slot: FrameSlot, now_ms: int) -> Encoded:
+        """Encode the end of a transaction as a control batch."""
+        options = BatchOptions(slot.base_offset, slot.leader_epoch)
+        data = batch.encode_marker(marker, now_ms, options)
+        return Encoded(data, slot.base_offset + 1, now_ms)
+
     def stream(
         self,
         key: bytes | None,
@@ -340,11 +386,15 @@ class BatchFormat:
         return [] if header.is_control else batch.decode_records(buffer, header)
 
 
-def _refuse_broker_only(header: BatchHeader) -> None:
-    if header.attributes & ~batch.COMPRESSION_MASK:
+def _last_sequence(first: int, last_delta: int) -> int:
+    """Return the sequence number of the last record of a batch."""
+    return first if first == batch.NO_SEQUENCE else (first + last_delta) & INT32_MAX
+
+
+def _refuse_broker_only(header: BatchHeader, terms: BatchTerms) -> None:
+    if header.attributes & ~(batch.COMPRESSION_MASK | batch.TRANSACTIONAL):
         kinds = (
             (batch.CONTROL, "control"),
-            (batch.TRANSACTIONAL, "transactional"),
             (batch.LOG_APPEND_TIME, "log append time"),
             (batch.DELETE_HORIZON, "delete horizon"),
         )
@@ -353,8 +403,13 @@ def _refuse_broker_only(header: BatchHeader) -> None:
     if not header.record_count:
         raise RecordRefused("a batch needs at least one record")
     # Either all three are set or there is no producer: a partial stamp could not be told from a retry.
-    named_fields = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if header.producer_id != batch.NO_PRODUCER_ID and min(named_fields) < 0:
+    is_transactional = header.attributes & batch.TRANSACTIONAL
+    if header.producer_id == batch.NO_PRODUCER_ID:
+        if is_transactional:
+            raise RecordRefused("a transactional batch without a producer")
+        return
+    sequenced = header.base_sequence >= 0 or (terms.from_broker and is_transactional)
+    if header.producer_id < 0 or header.producer_epoch < 0 or not sequenced:
         raise RecordRefused(f"a batch of producer {header.producer_id} without epoch or sequence")
 
 

@@ -31,7 +31,9 @@ class BatchTerms(NamedTuple):
 
     ``size_max`` is the largest batch, and the largest record in one, in bytes. With ``keyed`` every record
     has a key. Timestamps lie within ``earliest`` and ``latest`` (milliseconds, both included), unless a
-    record has none. ``codec`` is how the batch is stored, None for unchanged.
+    record has none. ``codec`` is how the batch is stored, None for unchanged. With ``microseconds`` records
+    may have a header with their time, if the format stores that. A batch that the broker itself made
+    (``from_broker``) may be part of a transaction without a sequence number.
     """
 
     size_max: int
@@ -39,6 +41,8 @@ class BatchTerms(NamedTuple):
     earliest: int = INT64_MIN
     latest: int = INT64_MAX
     codec: CompressionChoice | None = None
+    microseconds: bool = False
+    from_broker: bool = False
 
 
 def check_keys(keys: Iterable[object]) -> None:

@@ -7,19 +7,24 @@ from cordwood.host.clock import Clock, SystemClock
 from cordwood.lazily import lazily
 
 if TYPE_CHECKING:
+    from cordwood.host.crew import Crew, closing_on_failure
     from cordwood.host.machine import Host, StartedThread, WaitCondition, WaitEvent, WaitQueue
 else:
-    # Only a server needs event loops; importing them takes longer than everything else that a log needs.
-    _NAMES = ("Host", "StartedThread", "WaitCondition", "WaitEvent", "WaitQueue")
-    __getattr__ = lazily(__name__, dict.fromkeys(_NAMES, "cordwood.host.machine"))
+    # Only who uses asyncio needs event loops; importing them takes longer than all else that a log needs.
+    _MACHINE = ("Host", "StartedThread", "WaitCondition", "WaitEvent", "WaitQueue")
+    _CREW = ("Crew", "closing_on_failure")
+    _WHERE = dict.fromkeys(_MACHINE, "cordwood.host.machine") | dict.fromkeys(_CREW, "cordwood.host.crew")
+    __getattr__ = lazily(__name__, _WHERE)
 
 __all__ = [
     "Clock",
+    "Crew",
     "Host",
     "StartedThread",
     "SystemClock",
     "WaitCondition",
     "WaitEvent",
     "WaitQueue",
+    "closing_on_failure",
     "process",
 ]

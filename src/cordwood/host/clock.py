@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Return milliseconds since the Unix epoch. May step back when the wall clock is set."""
         ...
 
+    def now_us(self) -> int:
+        """Return the same in microseconds, for records in a topic that stores them."""
+        ...
+
     def monotonic_ns(self) -> int:
         """Return nanoseconds since some fixed point. Never steps back; for durations and time-outs."""
         ...
@@ -24,6 +28,10 @@ class SystemClock:
     def now_ms(self) -> int:
         """Return milliseconds since the Unix epoch."""
         return time.time_ns() // 1_000_000
+
+    def now_us(self) -> int:
+        """Return microseconds since the Unix epoch."""
+        return time.time_ns() // 1_000
 
     def monotonic_ns(self) -> int:
         """Return nanoseconds of the monotonic clock."""

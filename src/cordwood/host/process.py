@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import resource
 import socket
 import uuid
@@ -12,6 +13,14 @@ import uuid
 def host() -> str:
     """Return the name of this machine."""
     return socket.gethostname()
+
+
+def user() -> str:
+    """Return the name of the user that this process runs as; the number if it has none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def holder() -> str:
@@ -32,6 +41,11 @@ def new_session_id() -> int:
 def new_seed() -> bytes:
     """Return 32 random bytes, suitable as the seed of a key."""
     return os.urandom(32)
+
+
+def new_nonce() -> str:
+    """Return 40 unpredictable printable characters that are never returned again."""
+    return os.urandom(20).hex()
 
 
 def new_id() -> str:

@@ -28,8 +28,9 @@ class DenseIndex:
     def __len__(self) -> int:
         return 0
 
-    def add(self, offset: int, position: int) -> None:
-        """Do nothing: the sidecar has the entry."""
+    def add(self, offset: int, position: int) -> bool:
+        """Do nothing and return False: the sidecar has the entry, and no other one is due."""
+        return False
 
     def floor_entry(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of *offset*, or of the last one."""

@@ -31,12 +31,14 @@ class SparseIndex:
     def __len__(self) -> int:
         return len(self.entries) // ENTRY.size
 
-    def add(self, offset: int, position: int) -> None:
-        """Add an appended frame; it gets an entry if it is far enough from the last one."""
+    def add(self, offset: int, position: int) -> bool:
+        """Add an appended frame; return whether it got an entry: if it is far enough from the last one."""
         place = offset if self.interval_records else position
-        if place >= self._due_at:
-            self.entries += ENTRY.pack(offset, position)
-            self._due_at = place + self._step
+        if place < self._due_at:
+            return False
+        self.entries += ENTRY.pack(offset, position)
+        self._due_at = place + self._step
+        return True
 
     def floor_entry(self, offset: int) -> tuple[int, int] | None:
         """Return (offset, position) of the last indexed frame that starts at or before *offset*."""

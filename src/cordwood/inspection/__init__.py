@@ -8,12 +8,14 @@ from cordwood.inspection.findings import CheckedItem, Level
 from cordwood.inspection.indexes import InspectedIndex, inspect_index, is_index
 from cordwood.inspection.installation import inspect_installation, optional_package
 from cordwood.inspection.segment import InspectedFrame, SegmentFrames, format_of, inspect_segment
+from cordwood.inspection.segment_list import ListedSegment, list_segments
 
 __all__ = [
     "CheckedItem",
     "InspectedFrame",
     "InspectedIndex",
     "Level",
+    "ListedSegment",
     "SegmentFrames",
     "format_of",
     "inspect_directory",
@@ -22,5 +24,6 @@ __all__ = [
     "inspect_segment",
     "is_index",
     "is_written",
+    "list_segments",
     "optional_package",
 ]

@@ -20,9 +20,16 @@ from cordwood.storage.log import (
     state_path,
     synced_bound,
 )
-from cordwood.storage.meta import partition_directory, read_identity, was_closed_cleanly
+from cordwood.storage.meta import (
+    Contents,
+    identity,
+    partition_directory,
+    read_catalogue,
+    read_identity,
+    was_closed_cleanly,
+)
 from cordwood.storage.sink import ABANDONED_MS, decode_journal, journal_paths
-from cordwood.wording import bytes_text, counted
+from cordwood.wording import bytes_text, counted, counted_topics
 
 #: With less space than this, appends will soon be refused.
 FREE_BYTES_MIN = 1 << 30
@@ -50,10 +57,14 @@ def _examine(path: str) -> Iterator[CheckedItem]:
         with open_log(path, read_only=True) as log:
             made = read_identity(_FILES, os.path.abspath(path))
             topics = log.topics
+            internal = sum(name.startswith("__") for name in topics)
             text = (
-                f"{path}, made {made.created_at[:19]}Z by {made.node_name}, {counted(len(topics), 'topic')}"
+                f"{path}, made {made.created_at[:19]}Z by {made.node_name}, "
+                f"{counted_topics(len(topics), internal)}, "
+                f"{counted(sum(log.entry(name).partitions for name in topics), 'partition')}"
             )
             yield CheckedItem("data directory", Level.OK, text)
+            yield from _identity(os.path.abspath(path), made)
             held = is_written(path)
             yield _holder(path, held)
             yield _space(path)
@@ -65,6 +76,17 @@ def _examine(path: str) -> Iterator[CheckedItem]:
     yield from _quarantine(path)
     yield from _publications(path, held)
     yield from _leftovers(path)
+
+
+def _identity(place: str, made: identity.Identity) -> Iterator[CheckedItem]:
+    """Yield what is wrong with whose the directory is, if anything."""
+    known = Contents(read_catalogue(_FILES, place)[0].entries).directory
+    try:
+        identity.checked_owner(place, made, known, None)
+    except DirectoryRefused as error:
+        yield CheckedItem(
+            "identity", Level.ATTENTION, str(error), f"cordwood identity --data {place} --repair"
+        )
 
 
 _VERIFY = "restore it from a backup; cordwood verify says what else is wrong"

@@ -22,6 +22,10 @@ class _Layout(NamedTuple):
 _INDEXES = {
     ".idx": _Layout(struct.Struct(">QQ"), ("offset", "position")),
     ".timeidx": _Layout(struct.Struct(">qQ"), ("timestamp", "offset")),
+    ".txnindex": _Layout(
+        struct.Struct(">hqqqq"),
+        ("version", "producer_id", "first_offset", "last_offset", "last_stable_offset"),
+    ),
     ".sum": _Layout(struct.Struct(">QII"), ("position", "length", "crc32c")),
     ".index": _Layout(struct.Struct("<QII"), ("crc32", "length", "position"), 16),
     ".oidx": _Layout(
@@ -45,7 +49,7 @@ _INDEXES = {
         ),
     ),
 }
-_DERIVED = (".idx", ".timeidx", ".oidx")
+_DERIVED = (".idx", ".timeidx", ".txnindex", ".oidx")
 
 
 @dataclass(frozen=True, slots=True)

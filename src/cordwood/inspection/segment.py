@@ -17,6 +17,7 @@ from cordwood.records import Record
 from cordwood.storage.log import mark_path, newest_mark, read_state, segment_path, synced_bound
 from cordwood.verify import BatchFrames, FileWindows, PlacedHeader, Tally
 from cordwood.verify.segments import (
+    CONTROL,
     NULL,
     BareRustlogRecords,
     EnvelopeFrame,
@@ -27,6 +28,7 @@ from cordwood.verify.segments import (
     LaminarmqRecords,
     RecordFrame,
     RustlogRecords,
+    marker_type,
     open_entries,
 )
 
@@ -36,6 +38,8 @@ _AnyFrame: TypeAlias = PlacedHeader | RecordFrame | EnvelopeFrame
 #: The kinds of envelopes, by number.
 _KINDS = ("records", "log start", "ended")
 _SHARED = "shared"
+#: The ends of transactions, by the type of a control batch; other control batches have no name.
+_MARKERS: dict[int | None, str] = {0: "abort", 1: "commit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,10 @@ def _frames(file: str, name: str, with_records: bool) -> Iterator[InspectedFrame
             except FrameError as error:
                 yield from _judge(file, error, position, number)
                 return
-            yield _inspected(frame, _decoded(windows, frame, name) if with_records else ())
+            inspected = _inspected(frame, _decoded(windows, frame, name) if with_records else ())
+            if isinstance(frame, PlacedHeader) and frame.attributes & CONTROL:
+                inspected.fields["marker"] = _MARKERS.get(marker_type(windows, frame))
+            yield inspected
             position, number = frame.end, number + 1
 
 
@@ -238,7 +245,7 @@ def _batch_fields(frame: PlacedHeader) -> dict[str, object]:
 
 
 def _record_fields(frame: RecordFrame) -> dict[str, object]:
-    fields = {
+    fields: dict[str, object] = {
         "position": frame.position,
         "size": frame.size,
         "offset": frame.base_offset,
@@ -248,6 +255,8 @@ def _record_fields(frame: RecordFrame) -> dict[str, object]:
         "compression": _compression(frame),
         "checksum": None if frame.checksum == NULL else f"{frame.checksum:08x}",
     }
+    if frame.labels is not None:
+        fields |= dict(zip(("tenant", "stream", "event_type"), frame.labels, strict=True))
     return {**fields, **({"previous_hash": frame.before.hex()} if frame.before else {})}
 
 

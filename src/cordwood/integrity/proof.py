@@ -17,14 +17,17 @@ from cordwood.records import Record
 
 FORMAT = "cordwood-proof/1"
 RECORD_FORMAT = "cordwood-proof/2"
+#: Transactions whose records are proven on request only, by the word for them in a document.
+UNCOMMITTED = ("aborted", "open")
 
 
-class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The content of the document; bytes are in base64 there.
 
     ``frame`` holds the offsets [first_offset, next_offset), and is leaf number ``leaf`` of the tree whose
     root is in ``checkpoint``, a signed note; ``path`` leads to the root, lowest hash first. ``key`` is a hint
-    at the signing key: it proves nothing unless it is known from another source.
+    at the signing key: it proves nothing unless it is known from another source. ``transaction`` is
+    ``aborted`` or ``open`` if the maker of the proof says that of the record's transaction.
     """
 
     format: str
@@ -36,19 +39,20 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     checkpoint: str
     key: str
     frame: bytes
+    transaction: str | None = None
 
     def document(self) -> bytes:
         """Return the proof as JSON, one line, to hand over."""
         return msgspec.json.encode(self) + b"\n"
 
 
-class RecordProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecordProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A proof of one record whose leaf commits to records one by one; bytes are in base64 in the document.
 
     The record is number ``number`` of the list of its frame, and ``list_path`` leads to the root of the list,
     lowest hash first. ``fields`` are those of the frame as it was first appended, packed; with the root they
     make leaf number ``leaf`` of the tree, and ``path`` leads from there to the root in ``checkpoint``.
-    ``salt`` is that of the hashes of keys. ``key`` is a hint as in `Proof`.
+    ``salt`` is that of the hashes of keys. ``key`` and ``transaction`` are as in `Proof`.
     """
 
     format: str
@@ -65,6 +69,7 @@ class RecordProof(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     path: list[bytes]
     checkpoint: str
     key: str
+    transaction: str | None = None
 
     def document(self) -> bytes:
         """Return the proof as JSON, one line, to hand over."""
@@ -130,6 +135,8 @@ def check_record(proof: RecordProof, key: VerifierKey) -> Checkpoint:
 
 
 def _checkpoint_of(proof: Proof | RecordProof, key: VerifierKey) -> Checkpoint:
+    if proof.transaction not in (None, *UNCOMMITTED):
+        raise EvidenceRefused(f"the proof says {proof.transaction[:60]!r} of a transaction, which is unknown")
     if proof.key != str(key):
         raise EvidenceRefused(f"the proof says that {proof.key[:99]} signed it, not the key that was given")
     return open_checkpoint(proof.checkpoint, key)

@@ -19,6 +19,7 @@ from cordwood.records import Record
 #: The number of a record format in leaves and lists.
 FORMAT_CODES = {"batch": 0, "rustlog": 1, "kimberlite": 2, "laminarmq": 3, "frame": 4}
 _COMPRESSION_BITS = 0x7
+_TRANSACTIONAL_BIT = 0x10
 _FACTS = struct.Struct(
     ">"
     "B"  # format
@@ -66,6 +67,11 @@ class LeafFacts(NamedTuple):
     def is_listable(self) -> bool:
         """Whether a list says everything about the records: their offsets follow each other."""
         return self.record_count == self.last_delta + 1
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the frame is part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
 
     @property
     def next_offset(self) -> int:

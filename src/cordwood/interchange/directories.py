@@ -31,12 +31,17 @@ def find_partitions(
         base = join(directory, root) if root else directory
         if not files.is_directory(base):
             continue
+        above = directory
+        for name in filter(None, root.split("/")):
+            check_regular(files, above, name)
+            above = join(above, name)
         alone = _with_files(files, base, suffix, inner)
         if alone is not None:
             return {0: alone}
         found = {}
         for name in files.list(base):
             if name.isdecimal() and int(name) <= PARTITION_MAX and files.is_directory(join(base, name)):
+                check_regular(files, base, name)
                 path = _with_files(files, join(base, name), suffix, inner)
                 if path is not None:
                     found[int(name)] = path
@@ -48,14 +53,36 @@ def find_partitions(
 def _with_files(files: Files, directory: str, suffix: str, inner: str) -> str | None:
     for path in (directory, join(directory, inner)) if inner else (directory,):
         if files.is_directory(path) and segments(files, path, suffix):
+            if path != directory:
+                check_regular(files, directory, inner)
             return path
     return None
 
 
+def check_regular(files: Files, directory: str, *names: str) -> None:
+    """Refuse links, pipes and devices among *names* in *directory*, or among all of its names.
+
+    A link leads out of what was named, and opening a pipe blocks.
+
+    Raises:
+        DirectoryRefused: Names the first one.
+    """
+    for name in files.irregular(directory):
+        if not names or name in names:
+            path = join(directory, name)
+            raise DirectoryRefused(f"{path} is neither a file nor a directory: what it leads to is not read")
+
+
 def segments(files: Files, directory: str, suffix: str) -> list[tuple[int, str]]:
-    """Return number and path of the files named by a number and *suffix*, in the order of numbers."""
+    """Return number and path of the files named by a number and *suffix*, in the order of numbers.
+
+    Raises:
+        DirectoryRefused: If there are any, and something beside them is neither a file nor a directory.
+    """
     stems = [name.removesuffix(suffix) for name in files.list(directory) if name.endswith(suffix)]
     numbered = sorted((int(stem), stem) for stem in stems if stem.isdecimal())
+    if numbered:
+        check_regular(files, directory)
     return [(number, join(directory, stem + suffix)) for number, stem in numbered]
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 
-from cordwood.disk import Files
+from cordwood.disk import Files, join
 from cordwood.formats.per_record import frame
 from cordwood.index import TimeIndex
 from cordwood.interchange.directories import NewDirectory, find_partitions, segments
+from cordwood.interchange.kept import KeptPartition, StoredFrame, StoredItem
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
-from cordwood.interchange.walking import walk
+from cordwood.interchange.walking import RecordLayout, walk, walk_frames
 from cordwood.records import Record
 
 INDEX_INTERVAL = 100
@@ -19,27 +21,54 @@ SEGMENT_BYTES = 1 << 30
 _INDEX_ENTRY = struct.Struct(">QQ")
 
 
-def read_partitions(files: Files, directory: str, losses: Losses) -> dict[int, Iterator[Record]]:
+_LAYOUT = RecordLayout(frame.parse_record, 8, "frame")
+
+
+def read_partitions(
+    files: Files, directory: str, losses: Losses, *, topic: str
+) -> dict[int, Iterator[Record]]:
     """Return the records of each partition below *directory*, or of *directory* itself.
 
+    *directory* is the data directory of a broker, the one of *topic* in it, or the one of a partition.
     A segment with a ``.tomb`` was being deleted and is skipped.
 
     Raises:
         DirectoryRefused: If there is none.
         FrameError: While reading, at damage in a segment; names file and position.
     """
-    found = find_partitions(files, directory, ".log", inner="segments")
+    found = _find(files, directory, topic)
     return {number: _records(files, path, losses) for number, path in found.items()}
 
 
+def read_frames(files: Files, directory: str, losses: Losses, *, topic: str) -> dict[int, KeptPartition]:
+    """Return the frames of each partition, byte for byte; see `read_partitions`."""
+    found = _find(files, directory, topic)
+    return {number: KeptPartition(partial(_frames, files, path, losses)) for number, path in found.items()}
+
+
+def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
+    roots = ("", join("topics", topic))
+    return find_partitions(files, directory, ".log", roots=roots, inner="segments")
+
+
 def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
+    for record, data in walk(files, _segments(files, directory, losses), _LAYOUT, losses):
+        yield Record(record.offset, record.timestamp_ms, record.key(data), record.value(data))
+
+
+def _frames(files: Files, directory: str, losses: Losses) -> Iterator[StoredItem]:
+    paths = _segments(files, directory, losses)
+    return walk_frames(files, paths, _LAYOUT, losses, lambda record: record.timestamp_ms)
+
+
+def _segments(files: Files, directory: str, losses: Losses) -> list[tuple[int, str]]:
+    """Return the segments that are not being deleted."""
     deleted = {base for base, _ in segments(files, directory, ".tomb")}
     paths = segments(files, directory, ".log")
     left = [(base, path) for base, path in paths if base not in deleted]
     if len(left) < len(paths):
         losses.add("segments that were being deleted", len(paths) - len(left))
-    for record, data in walk(files, left, frame.parse_record, 8, "frame", losses):
-        yield Record(record.offset, record.timestamp_ms, record.key(data), record.value(data))
+    return left
 
 
 def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
@@ -48,12 +77,16 @@ def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limi
         names = SegmentFiles((str(partition), "segments"), ("log", "idx", "timeidx"))
         for segment in rolled(out, records, names, limits, SEGMENT_BYTES):
             log, index, times = segment.files
-            largest = TimeIndex()
+            largest = TimeIndex(sparse=True)
             for number, record in enumerate(segment.records):
-                losses.add("headers", len(record.headers))
-                if number % INDEX_INTERVAL == 0:
+                is_indexed = number % INDEX_INTERVAL == 0
+                if is_indexed:
                     index.append(_INDEX_ENTRY.pack(record.offset, log.size))
-                largest.add(record.timestamp, record.offset)
+                largest.add(record.timestamp, record.offset, is_indexed=is_indexed)
+                if isinstance(record, StoredFrame):
+                    log.append(record.data)
+                    continue
+                losses.add("headers", len(record.headers))
                 log.append(
                     frame.encode_record(
                         record.offset, record.timestamp, record.key, record.value, size_max=1 << 32

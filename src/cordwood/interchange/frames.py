@@ -108,6 +108,16 @@ def within(frame: BatchFrame, start: int, stop: int) -> BatchFrame | None:
         leader_epoch=header.leader_epoch,
         attributes=header.attributes & batch.LOG_APPEND_TIME,
     )
+    if header.is_transactional:
+        # Without its producer it would be committed, whatever the marker of its transaction says.
+        cut_off = offsets[first] - header.base_offset
+        sequence = header.base_sequence
+        options = options._replace(
+            attributes=options.attributes | batch.TRANSACTIONAL,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=sequence if sequence == batch.NO_SEQUENCE else (sequence + cut_off) & INT32_MAX,
+        )
     cut = batch.encode_columns(columns, first, last, options, size_max=INT32_MAX)
     return frame_of(batch.read_header(cut, size_max=INT32_MAX), cut)
 

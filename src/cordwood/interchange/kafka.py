@@ -1,7 +1,9 @@
 """Apache Kafka's partition directories: ``<topic>-<n>/<base>.log`` with ``.index`` and ``.timeindex``.
 
 The frames are the same as Cordwood's, so they are copied unchanged. An import removes data that only a
-cluster can use: the producer of a batch, and transaction markers.
+cluster can use: the producer of a batch, and transaction markers. So it takes committed records only: those
+of aborted transactions, and of transactions without a marker, are counted and left out. An export keeps
+transactions, up to the first open one, and has a ``.txnindex`` where some were aborted.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import NamedTuple
 from cordwood.disk import Files, join, read_file
 from cordwood.errors import DirectoryRefused, FrameError, TruncatedFrame
 from cordwood.formats import BatchHeader, batch, only_zeros
-from cordwood.interchange.directories import NewDirectory, content, segments
+from cordwood.index import AbortedEntry, AbortedIndex
+from cordwood.interchange.directories import NewDirectory, check_regular, content, segments
 from cordwood.interchange.frames import BatchFrame, frame_of, within
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import SegmentLimits
@@ -80,6 +83,7 @@ def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
         match = _PARTITION.fullmatch(name)
         path = join(directory, name)
         if match and files.is_directory(path) and segments(files, path, ".log"):
+            check_regular(files, directory, name)
             topics.setdefault(match[1], {})[int(match[2])] = path
     if not topics:
         raise DirectoryRefused(
@@ -96,6 +100,7 @@ def _log_starts(files: Files, directory: str) -> dict[str, int]:
     path = join(directory, "log-start-offset-checkpoint")
     if not files.exists(path):
         return {}
+    check_regular(files, directory, "log-start-offset-checkpoint")
     lines = [line.split() for line in read_file(files, path).decode(errors="replace").splitlines()[2:]]
     return {
         f"{line[0]}-{line[1]}": int(line[2])
@@ -195,7 +200,10 @@ def write_partitions(
     *,
     topic: str,
 ) -> None:
-    """Write ``<topic>-<n>/<base>.log``, its indexes and ``leader-epoch-checkpoint`` for each partition."""
+    """Write ``<topic>-<n>/<base>.log``, its indexes and ``leader-epoch-checkpoint`` for each partition.
+
+    The last frame must not be part of an open transaction.
+    """
     size_max = min(limits.within(SEGMENT_BYTES), INT32_MAX)
     for partition, frames in outgoing:
         place = f"{topic}-{partition}"
@@ -212,6 +220,7 @@ def _write_segments(
     """Write the segments of a partition; return its leader epochs and the offset at which each begins."""
     epochs: list[tuple[int, int]] = []
     segment: _KafkaSegment | None = None
+    transactions = _PassingTransactions()
     for frame in frames:
         header = batch.read_header(frame.data, size_max=INT32_MAX)
         if segment is None or segment.is_full(header, size_max):
@@ -219,18 +228,46 @@ def _write_segments(
                 segment.close()
             segment = _KafkaSegment(out, place, header.base_offset)
         segment.append(header, frame.data)
+        aborted = transactions.pass_by(_FoundBatch(place, frame.data, header))
+        if aborted is not None:
+            segment.aborted.add(aborted)
         if not epochs or epochs[-1][0] != header.leader_epoch:
             epochs.append((header.leader_epoch, header.base_offset))
     (segment or _KafkaSegment(out, place, 0)).close()
     return epochs
 
 
+class _PassingTransactions:
+    """Follows the frames of a partition to tell which transactions were aborted."""
+
+    def __init__(self) -> None:
+        # In the order of their first offsets.
+        self._begun: dict[int, int] = {}
+
+    def pass_by(self, found: _FoundBatch) -> AbortedEntry | None:
+        """Note a frame; return the transaction that it aborts, if it does."""
+        header = found.header
+        if not header.is_transactional:
+            return None
+        if not header.is_control:
+            self._begun.setdefault(header.producer_id, header.base_offset)
+            return None
+        first = self._begun.pop(header.producer_id, None)
+        if first is None or not _aborts(found):
+            return None
+        stable = min(next(iter(self._begun.values()), header.next_offset), header.next_offset)
+        return AbortedEntry(header.producer_id, first, header.base_offset, stable)
+
+
 class _KafkaSegment:
-    """A segment and its two indexes, written as a broker writes them."""
+    """A segment and its indexes, written as a broker writes them."""
 
     def __init__(self, out: NewDirectory, place: str, base: int) -> None:
         self._out = out
+        self._place = place
         self._base = base
+        #: The aborted transactions whose markers are in it.
+        self.aborted = AbortedIndex()
         self._log, self._index, self._times = (
             out.create(place, f"{base:020d}.{suffix}") for suffix in ("log", "index", "timeindex")
         )
@@ -257,9 +294,13 @@ class _KafkaSegment:
         self._since_entry += header.size
 
     def close(self) -> None:
-        """Write the last entry of the time index, and close all three."""
+        """Write the last entry of the time index and, if there is one, the index of aborted transactions."""
         self._append_time()
         for file in (self._log, self._index, self._times):
+            self._out.finish(file)
+        if len(self.aborted):
+            file = self._out.create(self._place, f"{self._base:020d}.txnindex")
+            file.append(bytes(self.aborted.entries))
             self._out.finish(file)
 
     def _append_time(self) -> None:

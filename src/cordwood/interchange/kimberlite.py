@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 
-from cordwood.disk import Files
+from cordwood import tenancy
+from cordwood.disk import Files, join
 from cordwood.errors import DirectoryRefused, FrameError, InvalidBatch, RecordRefused, TruncatedFrame
 from cordwood.formats import only_zeros
-from cordwood.formats.per_record import NO_HASH, EventType, KimberliteRecord, kimberlite
+from cordwood.formats.per_record import NO_HASH, KimberliteFormat, KimberliteRecord, kimberlite
 from cordwood.interchange.directories import PARTITION_MAX, NewDirectory, content, find_partitions, segments
+from cordwood.interchange.kept import KeptPartition, NewSegment, StoredFrame, StoredItem
 from cordwood.interchange.losses import Losses
-from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
+from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled, time_and_headers
 from cordwood.kernels import Buffer
-from cordwood.records import Record
+from cordwood.records import Record, split_timestamp_us
 
 SEGMENT_BYTES = 1 << 30
+_FORMAT = KimberliteFormat()
 
 
 class SegmentMeta(msgspec.Struct, frozen=True):
@@ -31,6 +35,9 @@ class SegmentMeta(msgspec.Struct, frozen=True):
     first_position: int | None
     size: int
     sha256: str
+
+
+_META = msgspec.json.Decoder(SegmentMeta)
 
 
 def read_partitions(
@@ -67,8 +74,58 @@ def read_partitions(
     }
 
 
+def read_frames(
+    files: Files, directory: str, losses: Losses, *, topic: str, tenant: int
+) -> dict[int, KeptPartition]:
+    """Return the frames of each partition, byte for byte: each a chain of one stream, which has its number.
+
+    *topic* is the name for *tenant* that the records go to. The chains are checked before they are returned.
+
+    Raises:
+        DirectoryRefused: If records are of another tenant, or a chain has several streams; says what to do.
+        FrameError: If a record is damaged or breaks its chain; names the place.
+    """
+    found: dict[int, KeptPartition] = {}
+    for number, path in find_partitions(files, directory, ".segment", inner="log").items():
+        owners = _follow(files, path, losses)
+        streams = sorted({stream for _, stream in owners} or {number})
+        for other in sorted({each for each, _ in owners} - {tenant}):
+            named = tenancy.qualify(tenancy.split(topic).name, other)
+            raise DirectoryRefused(
+                f"{path} has records of tenant {other}, and topic {topic} has tenant {tenant}: import it as "
+                f"topic {named}, or leave cordwood.format out"
+            )
+        if len(streams) > 1 or streams[0] > PARTITION_MAX or streams[0] in found:
+            shown = ", ".join(map(str, streams[:5])) + (" and more" if len(streams) > 5 else "")
+            raise DirectoryRefused(
+                f"{path} has a chain of the streams {shown}, and a topic in the format kimberlite has a "
+                f"chain for each partition, whose stream is its number from 0 to {PARTITION_MAX}: "
+                "leave cordwood.format out"
+            )
+        first = next(_walk(files, path, None, checked=True), None)
+        before = b"" if first is None or first[2].prev_hash == NO_HASH else first[2].prev_hash
+        found[streams[0]] = KeptPartition(partial(_frames, files, path), before)
+    return found
+
+
+def _frames(files: Files, directory: str) -> Iterator[StoredItem]:
+    """Yield each segment and its records; the next position is the base of an empty one."""
+    next_position, begun = 0, ""
+    for path, data, record in _walk(files, directory, None, checked=True):
+        if path != begun:
+            yield NewSegment(record.position)
+            begun = path
+        frame = bytes(memoryview(data)[record.at : record.end])
+        yield StoredFrame(record.position, record.timestamp_us // 1000, frame)
+        next_position = record.position + 1
+    last = segments(files, directory, ".segment")[-1][1]
+    if last != begun:
+        yield NewSegment(next_position)
+
+
 def _follow(files: Files, directory: str, losses: Losses) -> set[tuple[int, int]]:
     """Check the chain of a log; return the tenants and streams of its records."""
+    _check_meta(files, directory, losses)
     found: set[tuple[int, int]] = set()
     head: bytes | None = None
     for path, data, record in _walk(files, directory, losses, checked=False):
@@ -88,6 +145,33 @@ def _follow(files: Files, directory: str, losses: Losses) -> set[tuple[int, int]
         head = record.hash(data)
         found.add((record.tenant, record.stream))
     return found
+
+
+def _check_meta(files: Files, directory: str, losses: Losses) -> None:
+    """Compare segments with their sizes and hashes in ``index.meta``, if it is there and in our layout.
+
+    A chain cannot show that its last records are missing; this can.
+
+    Raises:
+        InvalidBatch: If a segment is missing, too short or another.
+    """
+    path = join(directory, "index.meta")
+    if not files.exists(path):
+        return
+    try:
+        listed = [_META.decode(line) for line in bytes(content(files, path)).splitlines()]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        losses.add("an index.meta in another layout, which was not compared")
+        return
+    present = dict(segments(files, directory, ".segment"))
+    for each in listed:
+        place = present.get(each.segment, join(directory, f"{each.segment:08d}.segment"))
+        data = content(files, place) if each.segment in present else b""
+        found = hashlib.sha256(memoryview(data)[: each.size]).hexdigest()
+        if len(data) < each.size or found != each.sha256:
+            expected = f"{each.size} bytes with SHA-256 {each.sha256}"
+            said = f"{len(data)} bytes" if len(data) < each.size else f"SHA-256 {found}"
+            raise InvalidBatch(position=0, expected=expected, found=said, what="segment", path=place)
 
 
 def _walk(
@@ -117,16 +201,18 @@ def _records(files: Files, directory: str, tenant: int, stream: int, losses: Los
         if (record.tenant, record.stream) != (tenant, stream):
             continue
         try:
-            value = None if record.event_type == EventType.TOMBSTONE else record.data(data)
+            _, value, headers = _FORMAT.decode_frame(data, record.at, record.end - record.at)
         except FrameError as error:
             raise error.at(path, 0) from None
-        losses.add("that a record is a checkpoint", int(record.event_type == EventType.CHECKPOINT))
         losses.add("microseconds of timestamps", int(record.timestamp_us % 1000 > 0))
-        yield Record(record.position, record.timestamp_us // 1000, None, value)
+        _, headers = split_timestamp_us(record.timestamp_us // 1000, headers)
+        yield Record(record.position, record.timestamp_us // 1000, None, value, headers)
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
-    """Write ``<n>/log/<number>.segment`` and ``index.meta`` for each partition."""
+def write_partitions(
+    out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits, *, tenant: int = 0
+) -> None:
+    """Write ``<n>/log/<number>.segment`` and ``index.meta`` for each partition, as records of *tenant*."""
     for partition, records in outgoing:
         place = (str(partition), "log")
         previous, listed = NO_HASH, list[SegmentMeta]()
@@ -135,8 +221,11 @@ def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limi
             (log,) = segment.files
             hashed, first = hashlib.sha256(), None
             for record in segment.records:
-                data = _encode(record, previous, partition, losses)
-                previous = hashlib.sha256(data).digest()
+                if isinstance(record, StoredFrame):
+                    data = record.data
+                else:
+                    data = _encode(record, previous, tenant, partition, losses)
+                    previous = hashlib.sha256(data).digest()
                 hashed.update(data)
                 first = record.offset if first is None else first
                 log.append(data)
@@ -146,17 +235,24 @@ def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limi
         out.finish(index)
 
 
-def _encode(record: Record, previous: bytes, partition: int, losses: Losses) -> bytes:
+def _encode(record: Record, previous: bytes, tenant: int, partition: int, losses: Losses) -> bytes:
+    timestamp_us, headers = time_and_headers(record)
+    try:
+        event_type, others = kimberlite.split_event_type(record.value, headers)
+    except ValueError:
+        # In a topic of another format the header may have any value.
+        event_type, others = kimberlite.split_event_type(record.value, ())[0], headers
     losses.add("keys", int(record.key is not None))
-    losses.add("headers", len(record.headers))
-    if abs(record.timestamp) > (1 << 63) // 1001:
+    losses.add("headers", len(others))
+    if abs(timestamp_us) >= 1 << 63:
         raise RecordRefused(f"record {record.offset} has a time that has no microseconds: {record.timestamp}")
     return kimberlite.encode_record(
         record.offset,
-        record.timestamp * 1000,
+        timestamp_us,
         record.value or b"",
         previous,
+        tenant=tenant,
         stream=partition,
-        event_type=EventType.TOMBSTONE if record.value is None else EventType.DATA,
+        event_type=event_type,
         size_max=1 << 32,
     )

@@ -7,16 +7,21 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 from cordwood.interchange.directories import NewDirectory, NewFile
-from cordwood.records import Record
+from cordwood.interchange.kept import NewSegment, StoredFrame, StoredItem
+from cordwood.records import Header, Record, split_timestamp_us
 
-Outgoing: TypeAlias = Iterable[tuple[int, Iterator[Record]]]
-"""The records of each partition, one partition after the other."""
+OutgoingItem: TypeAlias = Record | StoredItem
+Outgoing: TypeAlias = Iterable[tuple[int, Iterator[OutgoingItem]]]
+"""The records of each partition, one partition after the other.
+
+Either records, or segments and their frames, if the topic has the format of the system.
+"""
 
 
 class SegmentLimits(NamedTuple):
     """The size limit of segments: one that reaches ``segment_bytes`` is followed by another.
 
-    None means the system's default.
+    None means the segments of the topic if they are known, else the system's default.
     """
 
     segment_bytes: int | None = None
@@ -43,44 +48,58 @@ class OutgoingSegment(NamedTuple):
 
     base: int
     files: tuple[NewFile, ...]
-    records: Iterator[Record]
+    records: Iterator[Record | StoredFrame]
 
 
 def rolled(
-    out: NewDirectory, records: Iterator[Record], names: SegmentFiles, limits: SegmentLimits, usual: int
+    out: NewDirectory, items: Iterator[OutgoingItem], names: SegmentFiles, limits: SegmentLimits, usual: int
 ) -> Iterator[OutgoingSegment]:
     """Yield segments, each with its records, until no records are left.
 
-    A segment ends once its first file has reached the limit, so a record is never in two segments. A
-    partition without records has one segment, at 0.
+    A segment ends once its first file has reached the limit, so a record is never in two segments. Segments
+    of the topic are kept, also an empty one, unless there is a limit other than the *usual* one. A partition
+    without records and segments has one segment, at 0.
     """
     size_max = limits.within(usual)
-    first = next(records, None)
+    if limits.segment_bytes is not None:
+        items = (item for item in items if not isinstance(item, NewSegment))
+    item = next(items, None)
     count = 0
-    while first is not None or not count:
-        base = 0 if first is None else first.offset
+    while item is not None or not count:
+        begins = isinstance(item, NewSegment)
+        base = 0 if item is None else item.base if isinstance(item, NewSegment) else item.offset
         stem = f"{count if names.counted else base:0{names.digits}d}"
         made = tuple(out.create(*names.place, f"{stem}.{suffix}") for suffix in names.suffixes)
-        rest = iter(()) if first is None else chain([first], records)
-        taken = _UntilFull(rest, made[0], size_max)
+        rest = items if item is None or begins else chain([item], items)
+        taken = _UntilFull(rest, made[0], None if begins else size_max)
         yield OutgoingSegment(base, made, iter(taken))
         for file in made:
             out.finish(file)
-        count, first = count + 1, taken.left
+        count, item = count + 1, taken.left
 
 
 class _UntilFull:
-    """Records until a file is full; ``left`` is the first record of the next file."""
+    """Records until a file is full or a segment begins; ``left`` is the first item after them."""
 
-    def __init__(self, records: Iterator[Record], file: NewFile, size_max: int) -> None:
-        self._records = records
+    def __init__(self, items: Iterator[OutgoingItem], file: NewFile, size_max: int | None) -> None:
+        self._items = items
         self._file = file
         self._size_max = size_max
-        self.left: Record | None = None
+        self.left: OutgoingItem | None = None
 
-    def __iter__(self) -> Iterator[Record]:
-        for record in self._records:
-            if self._file.size >= self._size_max:
-                self.left = record
+    def __iter__(self) -> Iterator[Record | StoredFrame]:
+        for item in self._items:
+            full = self._size_max is not None and self._file.size >= self._size_max
+            if full or isinstance(item, NewSegment):
+                self.left = item
                 return
-            yield record
+            yield item
+
+
+def time_and_headers(record: Record) -> tuple[int, tuple[Header, ...]]:
+    """Return the time of a record in microseconds, and its headers without a valid one of the time."""
+    try:
+        return split_timestamp_us(record.timestamp, record.headers)
+    except ValueError:
+        # In a topic of another format the header may have any value.
+        return record.timestamp * 1000, record.headers

@@ -1,12 +1,11 @@
 """Hot byte loops on buffers: the compiled kernels if they were built, else the reference.
 
-`reference` documents each function. `COMPILED` tells which kernels run; the slow ones are never chosen
-silently: importing this package without the compiled ones warns `KernelsNotCompiled`.
+`reference` documents each function. `COMPILED` says which kernels run, and `NOTICE` what the reference costs.
+``cordwood doctor``, ``make setup`` and ``python -m cordwood.kernels`` tell people. Importing this package
+does not: a warning in every command would be the same message again and again.
 """
 
 from __future__ import annotations
-
-import warnings
 
 from cordwood.kernels.layout import (
     HEADER,
@@ -28,11 +27,6 @@ from cordwood.kernels.layout import (
     Stop,
     Want,
 )
-
-
-class KernelsNotCompiled(UserWarning):
-    """The plain Python kernels run, because the compiled ones were not built at installation."""
-
 
 NOTICE = (
     "cordwood runs on its plain Python kernels: there was no C compiler when it was installed. "
@@ -67,7 +61,6 @@ except ImportError:
     )
 
     COMPILED = False
-    warnings.warn(NOTICE, KernelsNotCompiled, stacklevel=2)
 
 __all__ = [
     "COMPILED",
@@ -88,7 +81,6 @@ __all__ = [
     "ColumnBuffers",
     "HeaderBuffers",
     "HeaderColumn",
-    "KernelsNotCompiled",
     "KeyMap",
     "Stop",
     "Want",

@@ -20,6 +20,8 @@ from cordwood.errors import UnsupportedVersion
 from cordwood.protocol.codec import Compiled
 from cordwood.protocol.messages import (
     api_versions,
+    authentication,
+    client_quotas,
     cluster,
     configs,
     controller,
@@ -32,6 +34,7 @@ from cordwood.protocol.messages import (
     producers,
     security,
     topics,
+    transactions,
 )
 from cordwood.protocol.schema import Versions
 from cordwood.protocol.wire import READ_ERRORS, Decode, Encode, WireBytes, malformed, skip_tags, unreadable
@@ -53,18 +56,25 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -73,12 +83,17 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -138,6 +153,7 @@ _TABLE = (
     _declared(ApiKey.SYNC_GROUP, "0-5", 4, groups),
     _declared(ApiKey.DESCRIBE_GROUPS, "0-6", 5, groups),
     _declared(ApiKey.LIST_GROUPS, "0-5", 3, groups),
+    _declared(ApiKey.SASL_HANDSHAKE, "0-1", _NEVER_FLEXIBLE, authentication),
     _declared(ApiKey.API_VERSIONS, "0-4", 3, api_versions),
     _declared(ApiKey.CREATE_TOPICS, "2-7", 5, topics),
     _declared(ApiKey.DELETE_TOPICS, "1-6", 4, topics),
@@ -145,12 +161,19 @@ _TABLE = (
     # Kafka has not declared version 6 stable, and does not advertise it.
     _declared(ApiKey.INIT_PRODUCER_ID, "0-6", 2, producers, advertised="0-5"),
     _declared(ApiKey.OFFSET_FOR_LEADER_EPOCH, "2-4", 4, offsets),
+    # The next versions of these APIs belong to transaction version 2, or are between brokers.
+    _declared(ApiKey.ADD_PARTITIONS_TO_TXN, "0-3", 3, transactions),
+    _declared(ApiKey.ADD_OFFSETS_TO_TXN, "0-4", 3, transactions),
+    _declared(ApiKey.END_TXN, "0-4", 3, transactions),
+    _declared(ApiKey.WRITE_TXN_MARKERS, "1-2", 1, transactions),
+    _declared(ApiKey.TXN_OFFSET_COMMIT, "0-4", 3, group_offsets),
     _declared(ApiKey.DESCRIBE_ACLS, "1-3", 2, security),
     _declared(ApiKey.CREATE_ACLS, "1-3", 2, security),
     _declared(ApiKey.DELETE_ACLS, "1-3", 2, security),
     _declared(ApiKey.DESCRIBE_CONFIGS, "1-4", 4, configs),
     _declared(ApiKey.ALTER_CONFIGS, "0-2", 2, configs),
     _declared(ApiKey.DESCRIBE_LOG_DIRS, "1-5", 2, cluster),
+    _declared(ApiKey.SASL_AUTHENTICATE, "0-2", 2, authentication),
     _declared(ApiKey.CREATE_PARTITIONS, "0-3", 2, topics),
     _declared(ApiKey.DELETE_GROUPS, "0-2", 2, groups),
     _declared(ApiKey.ELECT_LEADERS, "0-2", 2, controller),
@@ -158,13 +181,18 @@ _TABLE = (
     _declared(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "0-1", 0, controller),
     _declared(ApiKey.LIST_PARTITION_REASSIGNMENTS, "0-0", 0, controller),
     _declared(ApiKey.OFFSET_DELETE, "0-0", _NEVER_FLEXIBLE, group_offsets),
-    _declared(ApiKey.DESCRIBE_CLIENT_QUOTAS, "0-1", 1, security),
+    _declared(ApiKey.DESCRIBE_CLIENT_QUOTAS, "0-1", 1, client_quotas),
+    _declared(ApiKey.ALTER_CLIENT_QUOTAS, "0-1", 1, client_quotas),
     _declared(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "0-0", 0, security),
+    _declared(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "0-0", 0, authentication),
     _declared(ApiKey.DESCRIBE_QUORUM, "0-2", 0, controller),
     _declared(ApiKey.UPDATE_FEATURES, "0-2", 0, controller),
     _declared(ApiKey.DESCRIBE_CLUSTER, "0-2", 0, cluster),
     _declared(ApiKey.DESCRIBE_PRODUCERS, "0-0", 0, producers),
-    _declared(ApiKey.LIST_TRANSACTIONS, "0-2", 0, producers),
+    _declared(ApiKey.DESCRIBE_TRANSACTIONS, "0-0", 0, transactions),
+    _declared(ApiKey.LIST_TRANSACTIONS, "0-2", 0, transactions),
+    _declared(ApiKey.CONSUMER_GROUP_HEARTBEAT, "0-1", 0, groups),
+    _declared(ApiKey.CONSUMER_GROUP_DESCRIBE, "0-1", 0, groups),
     _declared(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "0-0", 0, cluster),
 )
 
@@ -192,6 +220,11 @@ def api_versions_response(
         for key, each in ranges
     ]
     return api_versions.ApiVersionsResponse(error_code=error_code, api_keys=keys)
+
+
+def supported_versions(api_key: ApiKey) -> Versions:
+    """Return the versions of an API whose messages are declared here."""
+    return APIS[api_key].versions
 
 
 class Request(msgspec.Struct, gc=False):

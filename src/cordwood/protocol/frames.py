@@ -48,7 +48,8 @@ class Inbox:
     ) -> None:
         assert len(shared) >= 2 * SMALL
         self._shared = shared
-        self._size_max = size_max
+        #: The size of the largest frame.
+        self.size_max = size_max
         self._make_large = make_large
         self._rest = b""
         #: A bytearray, or a growing buffer.
@@ -119,8 +120,8 @@ class Inbox:
         while end - position >= _PREFIX:
             start = position + _PREFIX
             size = int.from_bytes(view[position:start], "big", signed=True)
-            if not 0 <= size <= self._size_max:
-                raise MalformedMessage(position=0, what=f"a length from 0 to {self._size_max}", found=size)
+            if not 0 <= size <= self.size_max:
+                raise MalformedMessage(position=0, what=f"a length from 0 to {self.size_max}", found=size)
             if size <= end - start:
                 frames.append(bytearray(view[start : start + size]))
                 position = start + size

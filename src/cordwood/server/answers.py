@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cordwood.errors import (
     ChecksumMismatch,
+    ConcurrentTransactions,
     ConfigError,
     CorruptRange,
     FrameError,
@@ -11,16 +12,24 @@ from cordwood.errors import (
     LeaderEpochFenced,
     LeaderEpochUnknown,
     LogClosed,
+    NotAllowed,
     OffsetOutOfRange,
     OutOfSequence,
     ProducerFenced,
+    ProducerMappingInvalid,
     QuotaExceeded,
     RecordRefused,
+    SignedFor,
     StorageError,
     TimestampsRejected,
     TopicExists,
+    TransactionalIdUnknown,
+    TransactionStateInvalid,
+    TransactionsUnsupported,
+    TransactionTimeoutInvalid,
     TruncatedFrame,
     UnknownTopic,
+    UnstableOffset,
     UnsupportedFrame,
 )
 from cordwood.protocol import ErrorCode
@@ -28,6 +37,7 @@ from cordwood.protocol import ErrorCode
 # The first matching class is used, so subclasses come before their bases.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnknownTopic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (NotAllowed, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     (TopicExists, ErrorCode.TOPIC_ALREADY_EXISTS),
     (OffsetOutOfRange, ErrorCode.OFFSET_OUT_OF_RANGE),
     (LeaderEpochFenced, ErrorCode.FENCED_LEADER_EPOCH),
@@ -38,11 +48,20 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (UnsupportedFrame, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (FrameError, ErrorCode.INVALID_RECORD),
     (TimestampsRejected, ErrorCode.INVALID_TIMESTAMP),
+    (TransactionsUnsupported, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
     (RecordRefused, ErrorCode.INVALID_RECORD),
     (OutOfSequence, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    # As Produce answers it; the requests of transactions have PRODUCER_FENCED in their newer versions.
     (ProducerFenced, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (TransactionStateInvalid, ErrorCode.INVALID_TXN_STATE),
+    (ConcurrentTransactions, ErrorCode.CONCURRENT_TRANSACTIONS),
+    (ProducerMappingInvalid, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    (TransactionTimeoutInvalid, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+    (TransactionalIdUnknown, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND),
+    (UnstableOffset, ErrorCode.UNSTABLE_OFFSET_COMMIT),
     (ConfigError, ErrorCode.INVALID_CONFIG),
     (QuotaExceeded, ErrorCode.POLICY_VIOLATION),
+    (SignedFor, ErrorCode.POLICY_VIOLATION),
     # Consumers report this code with the offset; they would silently retry KAFKA_STORAGE_ERROR.
     (CorruptRange, ErrorCode.CORRUPT_MESSAGE),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),

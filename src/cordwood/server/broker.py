@@ -14,9 +14,11 @@ from cordwood.config import BrokerConfig, Endpoints, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, as_storage_error, files_of
 from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed, MetadataDamaged
 from cordwood.host import Clock, Host, SystemClock, process
+from cordwood.server.connections import check_free
+from cordwood.server.security import EmbeddedTls, TlsFiles, ensure_users
 from cordwood.server.server import Server, shown
 from cordwood.storage.directory import DataDirectory, Opening
-from cordwood.storage.meta import catalogue_path
+from cordwood.storage.meta import catalogue_path, identity
 from cordwood.telemetry import Tracer, no_tracing
 
 MEMORY = "/memory"
@@ -27,23 +29,35 @@ def open_node(
     config: BrokerConfig,
     files: Files | None = None,
     clock: Clock | None = None,
+    *,
+    listens: bool = False,
 ) -> Node:
     """Open the data directory at *path*, created if it is missing, or one in memory if *path* is None.
 
+    *listens* says that the addresses of *config* will be listened at.
+
     Raises:
         StorageError: If it is locked, not a data directory, or cannot be read.
+        ListenFailed: If it *listens*, there is no data directory yet and an address is in use. Nothing was
+            created.
         ConfigError: If ``cordwood.traces`` is set and tracing is not available.
     """
     # Before the directory is locked: this may fail.
     tracer = _tracer(config)
     data = MEMORY if path is None else os.path.abspath(path)
+    files_used = files or (MemoryFiles() if path is None else files_of(data, config))
+    if listens and identity.is_first_boot(files_used, data):
+        # A server that cannot listen leaves no new directory behind. An existing one is opened first: if
+        # another server has it, who that is says more than an address in use.
+        check_free([*config.listeners.each, *config.metrics_listen.each])
     opening = Opening(
-        files or (MemoryFiles() if path is None else files_of(data, config)),
+        files_used,
         data,
         config,
         # Memory-mapped files cause page faults, which would block the event loop.
         mapped=False,
         dynamic=True,
+        node_id=config.node_id,
         reserve_bytes=RESERVE_BYTES if files is None and path is not None else 0,
         handles=process.handle_limit(),
         clock=clock or SystemClock(),
@@ -87,12 +101,25 @@ def describe(node: Node, address: str) -> None:
     node.directory.describe(f"{process.holder()}, {DirectoryLocked.LISTENING} {address}")
 
 
+def _named(listen: str, *, tls: bool, sasl: bool) -> str:
+    """Return *listen* with the name of a security protocol for each address without a name."""
+    if not tls and not sasl:
+        return listen
+    name = ("SASL_" if sasl else "") + ("SSL" if tls else "PLAINTEXT")
+    return ",".join(part if "://" in part else f"{name}://{part.strip()}" for part in listen.split(","))
+
+
 class Broker:
     """A Kafka broker in this process, ready when the constructor returns.
 
     The data is in the directory *path*, created if it is missing; without *path* it is in memory and lost
     when the broker closes. *listen* is ``HOST:PORT`` (the default is a free port on both loopback addresses)
     or a comma-separated list of ``NAME://HOST:PORT``. *config* holds settings as in ``server.properties``.
+    *tls* encrypts addresses without a name: True makes a certificate for this broker alone, whose authority
+    clients find in ``ca_pem`` and in the file ``ca_path``; a mapping has the paths of the PEM files
+    ``certificate`` and ``key``, which may be one, and of ``ca`` if clients must present certificates.
+    *users* maps names to passwords: these users can authenticate by PLAIN and SCRAM, and on addresses
+    without a name only they can connect.
 
     ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address.
 
@@ -108,18 +135,27 @@ class Broker:
         *,
         listen: str = "localhost:0",
         config: Mapping[str, str] | None = None,
+        tls: bool | TlsFiles = False,
+        users: Mapping[str, str] | None = None,
         files: Files | None = None,
         clock: Clock | None = None,
+        host: Host | None = None,
     ) -> None:
+        self._host = host or (Host() if clock is None else Host(clock))
+        self._tls = EmbeddedTls(tls, self._host.clock)
+        if users:
+            config = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512", **(config or {})}
         try:
-            listeners = Endpoints.parse(listen)
+            listeners = Endpoints.parse(_named(listen, tls=bool(tls), sasl=bool(users)))
         except ValueError:
             listeners = Endpoints(())
         if not listeners.each:
             raise InvalidSetting("listen", listen, "HOST:PORT")
-        self._config, _ = load_broker_config(config or {}, {"listeners": str(listeners)})
-        self._host = Host() if clock is None else Host(clock)
-        self._node = open_node(path, self._config, files, self._host.clock)
+        self._config, _ = load_broker_config(
+            {**(config or {}), **self._tls.settings}, {"listeners": str(listeners)}
+        )
+        self._node = open_node(path, self._config, files, self._host.clock, listens=True)
+        self._create_users(users or {})
         self._stopping: asyncio.Event | None = None
         self._server: Server | None = None
         self._loop = self._host.new_event_loop()
@@ -141,6 +177,15 @@ class Broker:
         self.addresses = {each.name: shown([each]) for each in server.endpoints}
         describe(self._node, server.operators_address)
 
+    def _create_users(self, users: Mapping[str, str]) -> None:
+        try:
+            ensure_users(self._node.directory.security, users)
+        except BaseException as error:
+            self._node.directory.close()
+            if isinstance(error, ValueError):
+                raise InvalidSetting("users", ", ".join(map(repr, users)), str(error)) from None
+            raise
+
     def __enter__(self) -> Broker:
         return self
 
@@ -153,6 +198,16 @@ class Broker:
     def failure(self) -> LogFailed | None:
         """The failure after which the broker stores nothing, or None."""
         return None if self._server is None else self._server.failure
+
+    @property
+    def ca_pem(self) -> str | None:
+        """The authority of a certificate that was made for this broker, as PEM text, or None."""
+        return self._tls.ca_pem
+
+    @property
+    def ca_path(self) -> str | None:
+        """The path of a file with `ca_pem`, which exists until the broker is closed, or None."""
+        return self._tls.ca_path
 
     @property
     def metrics_url(self) -> str | None:
@@ -168,6 +223,7 @@ class Broker:
         if self._thread.is_alive() and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
+        self._tls.close()
         ended, self._ended = self._ended, Future()
         self._ended.set_result(None)
         ended.result()
@@ -183,10 +239,13 @@ class Broker:
         finally:
             self._loop.close()
 
+    def _new_server(self, node: Node, host: Host) -> Server:
+        return Server(node, node.directory.settings.config, host)
+
     async def _serve(self, started: Future[Server]) -> None:
         self._stopping = asyncio.Event()
-        self._server = Server(self._node, self._node.directory.settings.config, self._host)
         try:
+            self._server = self._new_server(self._node, self._host)
             self._server.start()
         except BaseException as error:
             started.set_exception(error)

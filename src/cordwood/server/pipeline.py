@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from cordwood.broker import Node, Placed
 from cordwood.errors import CordwoodError, LogFailed, ResourcesExhausted
-from cordwood.host import Host
+from cordwood.host import Crew, Host, closing_on_failure
 from cordwood.server.recompressing import COMPRESSORS, Batch, Recompressor
-from cordwood.server.threads import Crew, closing_on_failure
 from cordwood.storage.log import WritablePartition
 
 #: The number of threads that sync partitions if a round has more than one.
@@ -164,6 +163,8 @@ class Pipeline:
             self._arrived.notify()
 
     def _recompression_of(self, batch: Batch) -> Callable[[], memoryview] | None:
+        if batch.marker is not None:
+            return None
         return self._node.recompression_of(batch.topic, batch.partition, batch.data)
 
     def _append_all(self, job: Job, batches: Sequence[Batch]) -> list[PartitionAdvanced]:
@@ -173,13 +174,15 @@ class Pipeline:
             outcome = self._append(batch)
             job.outcomes.append(outcome)
             if isinstance(outcome, Placed) and not outcome.log.config.sync.durable:
-                advances.append(PartitionAdvanced(batch.topic, batch.partition, len(batch.data)))
+                advances.append(PartitionAdvanced(batch.topic, batch.partition, batch.size))
         return advances
 
     def _append(self, batch: Batch) -> Outcome:
         if self._failure is not None:
             return self._failure
         try:
+            if batch.marker is not None:
+                return self._node.append_marker(batch.topic, batch.partition, batch.marker)
             return self._node.append(batch.topic, batch.partition, batch.data, batch.topic_id)
         except LogFailed as error:
             # A segment could not be sealed, or an append not undone: treated like a failed sync.
@@ -199,7 +202,7 @@ class Pipeline:
         with self._due:
             for batch, outcome in zip(batches, job.outcomes, strict=True):
                 if isinstance(outcome, Placed):
-                    self._note_dirty(outcome.log, len(batch.data), now_ns)
+                    self._note_dirty(outcome.log, batch.size, now_ns)
                     waits = waits or (job.wait and outcome.log.config.sync.durable)
             if waits:
                 self._waiting.append(job)

@@ -11,20 +11,30 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from cordwood.server.threads import Crew
+from cordwood.formats import Marker
+from cordwood.host import Crew
 
 #: The number of batches that are compressed at a time. Each takes a processor.
 COMPRESSORS = 2
+#: The size of a batch with one record that ends a transaction.
+MARKER_BYTES = 78
 _LOGGER = logging.getLogger("cordwood.server")
 
 
 class Batch(NamedTuple):
-    """A batch for one partition, in a writable buffer."""
+    """A batch for one partition, in a writable buffer, or the end of a transaction there."""
 
     topic: str
     partition: int
     data: memoryview
     topic_id: str | None = None
+    #: The end of a transaction; ``data`` is empty then.
+    marker: Marker | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes that the batch adds to its partition."""
+        return len(self.data) if self.marker is None else MARKER_BYTES
 
 
 class Batched(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from cordwood.broker import Node
 from cordwood.config import BrokerConfig
 from cordwood.host import Host, process
 from cordwood.server.broker import describe, open_node
+from cordwood.server.security import check_exposure
 from cordwood.server.server import Server, shown
 
 #: With a limit of fewer file handles than this, a server logs a warning at start.
@@ -35,7 +37,9 @@ def run_server(config: BrokerConfig, ready: Ready) -> None:
         LogFailed: A sync failed. All requests that waited for it got an error; nothing more is stored.
         StorageError: The directory is locked, not a data directory, or cannot be read.
         ListenFailed: An address is in use.
+        InvalidSetting: Something would be served without encryption to other machines.
     """
+    check_exposure(config)
     handles = process.raise_handle_limit()
     if handles < HANDLES_WANTED:
         _LOGGER.warning(
@@ -44,7 +48,7 @@ def run_server(config: BrokerConfig, ready: Ready) -> None:
             handles,
         )
     host = Host()
-    node = open_node(config.data_dir, config, clock=host.clock)
+    node = open_node(config.data_dir, config, clock=host.clock, listens=True)
     loop = host.new_event_loop()
     try:
         loop.run_until_complete(_serve(node, host, ready))
@@ -55,16 +59,21 @@ def run_server(config: BrokerConfig, ready: Ready) -> None:
 async def _serve(node: Node, host: Host, ready: Ready) -> None:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    server = Server(node, node.directory.settings.config, host)
     try:
+        server = Server(node, node.directory.settings.config, host)
         server.start()
     except BaseException:
         node.directory.close()
         raise
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopping.set)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, lambda: server.refresh_certificates(force=True))
     describe(node, server.operators_address)
     listening = [(each.name, shown([each]), org) for each, org in server.orgs()]
+    # What is here now stays: looking at all of it again would take the loop tens of milliseconds each time.
+    gc.collect()
+    gc.freeze()
     ready(shown(server.endpoints), server.metrics_url, listening)
     waiting = {loop.create_task(stopping.wait()), loop.create_task(server.failed.wait())}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,90 +1,20 @@
-"""Threads for blocking calls, all started with the server.
-
-A thread that is started on demand may fail to start, because the system limits threads and memory. A request
-would then get no answer, or an append no sync. So the server starts all threads before it listens, or does
-not start.
-"""
+"""Threads for blocking calls, all started before the server listens, or the server does not start."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
-from cordwood.host import Host, StartedThread
+from cordwood.host import Crew, Host, closing_on_failure
 from cordwood.server.connections import Exchange
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 Post = Callable[[Callable[[], None]], None]
 """Schedules a call on the event loop. May be called from any thread."""
 _LOGGER = logging.getLogger("cordwood.server")
-
-
-class Crew:
-    """Threads that run calls from one queue, in order. Every method may be called from any thread."""
-
-    def __init__(self, name: str, threads: int, host: Host) -> None:
-        """Start *threads* threads.
-
-        Raises:
-            ResourcesExhausted: If a thread cannot be started. The started ones are ended.
-        """
-        self._host = host
-        self._calls = host.new_queue()
-        self._threads: list[StartedThread] = []
-        self._closed = False
-        with closing_on_failure(self):
-            for number in range(threads):
-                self._threads.append(host.start_thread(self._work, f"{name}_{number}"))
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            try:
-                call()
-            except Exception:
-                # A bug: calls must handle their exceptions. The thread is still needed.
-                _LOGGER.exception("a call in a thread failed")
-            # Otherwise the thread would keep the call's objects, such as a request, until the next call.
-            del call
-
-    def submit(self, call: Callable[[], None]) -> None:
-        """Run *call* in one of the threads. It must not raise.
-
-        Raises:
-            RuntimeError: If the crew is closed.
-        """
-        if self._closed:
-            raise RuntimeError("the threads have ended")
-        self._calls.put(call)
-
-    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return the results of *function* for *items*, computed concurrently. It must not raise."""
-        results: dict[int, Result] = {}
-        done = self._host.new_queue()
-
-        def run(at: int) -> None:
-            try:
-                results[at] = function(items[at])
-            finally:
-                done.put(at)
-
-        for at in range(len(items)):
-            self.submit(lambda at=at: run(at))  # type: ignore[misc]
-        for _ in items:
-            done.get()
-        return [results[at] for at in range(len(items))]
-
-    def close(self) -> None:
-        """Finish all submitted calls and end the threads. Idempotent; not on the loop."""
-        self._closed = True
-        threads, self._threads = self._threads, []
-        for _ in threads:
-            self._calls.put(None)
-        for thread in threads:
-            thread.join()
 
 
 class Workers:
@@ -129,10 +59,11 @@ class Workers:
 
         An exception of either is a bug: it is logged, and the connection of *exchange* is closed.
         """
+        counted = call if exchange.time is None else partial(exchange.time.work, call)
 
         def work() -> None:
             try:
-                result = call()
+                result = counted()
             except Exception:
                 _LOGGER.exception("a %s request failed", exchange.request.api_key.name)
                 self._post(lambda: exchange.fail("the request could not be handled"))
@@ -151,6 +82,8 @@ class ServerThreads:
 
     #: Threads that read files for fetches.
     READERS = 4
+    #: Threads that check passwords.
+    AUTHENTICATING = 2
 
     def __init__(self, post: Post, host: Host) -> None:
         """Start all of them.
@@ -163,6 +96,9 @@ class ServerThreads:
         self._host = host
         with closing_on_failure(self):
             self.readers = self._start("reader", self.READERS)
+            self.authentication = self._start("authentication", self.AUTHENTICATING)
+            #: Reads keys of tokens, from addresses that may be slow: nothing else waits for them.
+            self.token_keys = self._start("token-keys")
             self.changes = self._start("changes")
             self.publishing = self._start("publishing")
             self.counting = self._start("counting")
@@ -178,17 +114,18 @@ class ServerThreads:
         self._all.append(workers)
         return workers
 
+    def of_requests(self) -> tuple[Workers, ...]:
+        """Return the threads that work for requests, in the order in which they are closed."""
+        return (
+            self.authentication,
+            self.token_keys,
+            self.readers,
+            self.publishing,
+            self.changes,
+            self.counting,
+        )
+
     def close(self) -> None:
         """Finish all calls and end all threads. Idempotent; not on the loop while threads have work."""
         for workers in self._all:
             workers.close()
-
-
-@contextlib.contextmanager
-def closing_on_failure(resource: Crew | ServerThreads) -> Iterator[None]:
-    """Close *resource* if the block, which initialises it, fails."""
-    try:
-        yield
-    except BaseException:
-        resource.close()
-        raise

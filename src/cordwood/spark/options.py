@@ -7,16 +7,20 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cordwood.errors import ConfigError, InvalidSetting, UnknownSetting
-from cordwood.spark.client import KAFKA, ClientSettings, client_settings
+from cordwood.kafka_client.settings import ClientSettings
+from cordwood.spark.client import KAFKA, client_settings
 from cordwood.storage.meta import local_path
 
 EARLIEST, LATEST = -2, -1
 BOOTSTRAP = "kafka.bootstrap.servers"
 GROUP = "kafka.group.id"
+#: Whether records of transactions that are open or were aborted are read; by path as well as by address.
+ISOLATION = "kafka.isolation.level"
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 #: The first given one of these counts, as in Spark's Kafka connector.
@@ -62,13 +66,15 @@ ByPartition = Mapping[tuple[str, int], int]
 class LogLocation:
     """The place of the records: a data directory, or the address of a broker with client settings.
 
-    ``answer_seconds`` is the time limit for an answer of that broker, None for the default.
+    ``answer_seconds`` is the time limit for an answer of that broker, None for the default; with
+    ``committed`` only committed records are read.
     """
 
     path: str | None
-    client: Mapping[str, str]
+    client: Mapping[str, str] = field(repr=False)
     group_id: str | None
     answer_seconds: float | None = None
+    committed: bool = True
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,7 @@ def check_names(options: Mapping[str, str]) -> dict[str, str]:
         elif lower in _SPELLINGS:
             found[_SPELLINGS[lower]] = value
         else:
-            near = difflib.get_close_matches(lower, [*_SPELLINGS, BOOTSTRAP, GROUP], 1)
+            near = difflib.get_close_matches(lower, [*_SPELLINGS, BOOTSTRAP, GROUP, ISOLATION], 1)
             meant = _SPELLINGS.get(near[0], near[0]) if near else None
             raise UnknownSetting(name, meant, "option")
     return found
@@ -247,7 +253,7 @@ def place_of(options: Mapping[str, str], *, writing: bool) -> LogLocation:
     """Return the place of the records from *options*.
 
     Raises:
-        ConfigError: If it is missing, or the client does not support an option.
+        ConfigError: If it is missing, or the client does not support an option or its value.
         DirectoryRefused: If the path is not on a mounted file system.
     """
     given = check_names(options)
@@ -258,11 +264,14 @@ def place_of(options: Mapping[str, str], *, writing: bool) -> LogLocation:
     client = _client(given, writing=writing)
     settings = dict(client.settings)
     group = settings.pop("group.id", None)
-    others = [name for name in given if name.startswith(KAFKA) and name != GROUP]
+    committed = _choice(given, ISOLATION, COMMITTED, UNCOMMITTED) == COMMITTED
+    settings.pop("isolation.level", None)
+    others = [name for name in given if name.startswith(KAFKA) and name not in (GROUP, ISOLATION)]
     if path is not None and others:
         name = min(others)
         raise ConfigError(name, f"{name} is for reading by address, but path says to read {path}")
-    return LogLocation(None if path is None else local_path(path), settings, group, client.answer_seconds)
+    local = None if path is None else local_path(path)
+    return LogLocation(local, settings, group, client.answer_seconds, committed)
 
 
 def _client(given: Mapping[str, str], *, writing: bool) -> ClientSettings:

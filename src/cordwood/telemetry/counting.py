@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -29,6 +29,12 @@ class Sample(NamedTuple):
     metric: Metric
     labels: Mapping[str, str]
     value: float | Distribution
+
+
+def distribution_of(metric: Histogram, values: Sequence[float]) -> Distribution:
+    """Return the distribution of *values*, which are sorted, over the buckets of *metric*."""
+    bounds = (*metric.buckets, float("inf"))
+    return Distribution(tuple((bound, bisect_right(values, bound)) for bound in bounds), sum(values))
 
 
 class _Observed:

@@ -42,6 +42,8 @@ Metric = Counter | Gauge | Histogram
 # because the alert on slow writes uses it.
 _SECONDS = tuple(step * 10.0**decade for decade in range(-5, 1) for step in (1.0, 2.5, 5.0))
 _LONG_SECONDS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+# From 1 KiB to 4 GiB, which some formats limit a segment to.
+_SEGMENT_BYTES = tuple(float(1 << power) for power in range(10, 33, 2))
 _POWERS_OF_TWO = tuple(float(1 << power) for power in range(17))
 
 APPEND_SECONDS = Histogram(
@@ -120,6 +122,27 @@ FETCH_SECONDS = Histogram(
     "Duration of one read for a fetch request, without the time it waited for new records.",
     _SECONDS,
 )
+AUTHENTICATIONS = Counter("cordwood_authentications_total", "Clients that authenticated by SASL.")
+REAUTHENTICATIONS = Counter(
+    "cordwood_reauthentications_total", "Times that an authenticated client authenticated again."
+)
+AUTHENTICATION_FAILURES = Counter(
+    "cordwood_authentication_failures_total", "Attempts to authenticate that were refused."
+)
+EXPIRED_SESSIONS = Counter(
+    "cordwood_expired_sessions_total",
+    "Connections closed because the client did not authenticate again in time.",
+)
+
+
+# The audit log.
+AUDIT_EVENTS = Counter("cordwood_audit_records_total", "Records appended to the audit log.")
+AUDIT_LOST = Counter(
+    "cordwood_audit_lost_total", "Events that are missing in the audit log because too many came at once."
+)
+TLS_HANDSHAKES_FAILED = Counter(
+    "cordwood_tls_handshakes_failed_total", "TLS handshakes of clients that failed, for any reason."
+)
 
 #: Every metric that is counted as events happen.
 METRICS: tuple[Metric, ...] = (
@@ -153,6 +176,13 @@ METRICS: tuple[Metric, ...] = (
     BATCHES_REFUSED,
     PRODUCE_SECONDS,
     FETCH_SECONDS,
+    AUTHENTICATIONS,
+    REAUTHENTICATIONS,
+    AUTHENTICATION_FAILURES,
+    EXPIRED_SESSIONS,
+    AUDIT_EVENTS,
+    AUDIT_LOST,
+    TLS_HANDSHAKES_FAILED,
 )
 
 # Metrics that are looked up at each scrape instead of counted.
@@ -162,6 +192,14 @@ _TOPIC = ("topic",)
 _PLACE = ("topic", "partition")
 
 CONNECTIONS = Gauge("cordwood_connections", "Number of connected clients.")
+UNAUTHENTICATED_CONNECTIONS = Gauge(
+    "cordwood_unauthenticated_connections", "Number of connections whose clients have not authenticated yet."
+)
+TLS_CERTIFICATE_EXPIRY = Gauge(
+    "cordwood_tls_certificate_expiry_timestamp_seconds",
+    "When the certificate of a listener expires, in seconds since 1970.",
+    ("listener",),
+)
 FETCH_SESSIONS = Gauge("cordwood_fetch_sessions", "Number of fetch sessions, in which only changes are sent.")
 FETCH_SESSION_PARTITIONS = Gauge("cordwood_fetch_session_partitions", "Partitions in all fetch sessions.")
 FETCH_SESSION_EVICTIONS = Counter(
@@ -173,11 +211,24 @@ OPEN_LOGS = Gauge(
     "cordwood_open_logs", "Partitions whose log is open. After a clean shutdown a log opens at its first use."
 )
 LOG_BYTES = Gauge("cordwood_log_bytes", "Bytes of the segments of all open logs, without their indexes.")
+SEGMENT_BYTES = Histogram(
+    "cordwood_segment_bytes",
+    "Sizes in bytes of the segments that the open logs have now. A snapshot: its counts also decrease.",
+    _SEGMENT_BYTES,
+)
+MAPPED_BYTES = Gauge(
+    "cordwood_mapped_bytes", "Bytes of sealed segments that are mapped into memory; 0 if files are read."
+)
 FAILED_LOGS = Gauge("cordwood_failed_logs", "Open logs that refuse appends after a failed write or sync.")
 DISK_FREE_BYTES = Gauge("cordwood_disk_free_bytes", "Free bytes in the file system of the data directory.")
 CONSUMER_GROUPS = Gauge("cordwood_consumer_groups", "Number of consumer groups.")
 CONSUMER_LAG = Gauge(
     "cordwood_consumer_lag", "Records that the consumer group furthest behind has not committed in one topic."
+)
+OPEN_TRANSACTIONS = Gauge("cordwood_open_transactions", "Number of transactions that have not ended.")
+OLDEST_TRANSACTION_SECONDS = Gauge(
+    "cordwood_oldest_transaction_seconds",
+    "For how long the oldest transaction that has not ended is open; 0 without one.",
 )
 PAGE_FAULTS = Counter(
     "cordwood_page_faults_total",
@@ -240,6 +291,8 @@ KAFKA_UNDER_REPLICATED = Gauge(
 #: Every metric that is looked up at every scrape.
 LOOKED_UP: tuple[Metric, ...] = (
     CONNECTIONS,
+    UNAUTHENTICATED_CONNECTIONS,
+    TLS_CERTIFICATE_EXPIRY,
     FETCH_SESSIONS,
     FETCH_SESSION_PARTITIONS,
     FETCH_SESSION_EVICTIONS,
@@ -247,11 +300,15 @@ LOOKED_UP: tuple[Metric, ...] = (
     PARTITIONS,
     OPEN_LOGS,
     LOG_BYTES,
+    SEGMENT_BYTES,
+    MAPPED_BYTES,
     FAILED_LOGS,
     UNREADABLE_PARTITIONS,
     DISK_FREE_BYTES,
     CONSUMER_GROUPS,
     CONSUMER_LAG,
+    OPEN_TRANSACTIONS,
+    OLDEST_TRANSACTION_SECONDS,
     PAGE_FAULTS,
     KAFKA_BROKERS,
     KAFKA_BROKER_INFO,

@@ -9,7 +9,7 @@ never makes the answer wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from cordwood.disk import ReadableFiles, join, read_file
@@ -18,7 +18,13 @@ from cordwood.verify.irregular import check_regular_partition, check_regular_top
 from cordwood.verify.plans import PARTITION_NAME, SUFFIXES, take_snapshot
 from cordwood.verify.producers import ProducersCheck
 from cordwood.verify.report import Only, Tally
-from cordwood.verify.segments import EnvelopeFrame, SegmentOwners, SegmentPlan, check_segment
+from cordwood.verify.segments import (
+    EnvelopeFrame,
+    SegmentOwners,
+    SegmentPlan,
+    SegmentTransactions,
+    check_segment,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +39,14 @@ class SegmentCheck:
 class SegmentResult:
     """Findings and counts of a check, the offset after the last sound frame, and the requested frames.
 
-    ``owners`` has the owners of frames of the shared log.
+    ``owners`` has the owners of frames of the shared log, ``transactions`` where transactions begin and end.
     """
 
     tally: Tally
     end_offset: int
     shown: tuple[PlacedHeader, ...]
     owners: SegmentOwners
+    transactions: SegmentTransactions
 
 
 Checker: TypeAlias = Callable[[Sequence[SegmentCheck]], Iterable[SegmentResult]]
@@ -72,15 +79,15 @@ def run_check(files: ReadableFiles, check: SegmentCheck) -> SegmentResult:
         if frame.base_offset in check.wanted:
             shown.append(frame)
 
-    tally, end_offset, owners = check_seeing(files, check.plan, Tally(), see)
-    return SegmentResult(tally, end_offset, tuple(shown), owners)
+    result = check_seeing(files, check.plan, Tally(), see)
+    return replace(result, shown=tuple(shown))
 
 
 def check_seeing(
     files: ReadableFiles, plan: SegmentPlan, tally: Tally, see: Callable[[PlacedHeader], None]
-) -> tuple[Tally, int, SegmentOwners]:
-    """Check one segment and call *see* with its batches; see `SegmentResult`."""
-    owners = SegmentOwners(plan.base, plan.generation)
+) -> SegmentResult:
+    """Check one segment and call *see* with its batches, which are not in the result."""
+    owners, transactions = SegmentOwners(plan.base, plan.generation), SegmentTransactions()
 
     def sort(frame: PlacedHeader | EnvelopeFrame) -> None:
         if isinstance(frame, EnvelopeFrame):
@@ -88,9 +95,9 @@ def check_seeing(
         else:
             see(frame)
 
-    end_offset = check_segment(files, plan, tally, sort)
+    end_offset = check_segment(files, plan, tally, sort, transactions)
     owners.damaged = tally.corrupt
-    return tally, end_offset, owners
+    return SegmentResult(tally, end_offset, (), owners, transactions)
 
 
 def check_ahead(files: ReadableFiles, topics: str, only: Only, check: Checker) -> dict[str, PartitionAhead]:

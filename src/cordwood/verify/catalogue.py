@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import struct
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import google_crc32c
 import msgspec
 
-from cordwood.disk import ReadableFiles, join
+from cordwood.disk import ReadableFiles, join, read_file
 from cordwood.errors import FrameError, OnlyZeros
 from cordwood.verify.frame import FileWindows
-from cordwood.verify.metadata import JSON_ERRORS, TopicId, TopicName, check_mark, read_bytes, shown
+from cordwood.verify.metadata import (
+    JSON_ERRORS,
+    Backup,
+    BrokerId,
+    Text,
+    TopicId,
+    TopicName,
+    check_json,
+    check_mark,
+    read_bytes,
+    shown,
+)
 from cordwood.verify.report import Tally
 
 CATALOGUE_MAGIC = b"CWCATLG1"
+_DELETED = ".deleted"
 _ENTRY_HEADER = struct.Struct(
     ">"
     "I"  # length of the JSON
@@ -55,6 +68,103 @@ class _BrokerSettings(msgspec.Struct):
     config: dict[str, str]
 
 
+class _GroupSettings(msgspec.Struct, forbid_unknown_fields=True, tag_field="kind", tag="group-settings"):
+    org: Annotated[int, msgspec.Meta(ge=0)]
+    group: Annotated[str, msgspec.Meta(min_length=1)]
+    config: dict[str, str]
+
+
+class _DirectoryOwner(msgspec.Struct):
+    uuid: Text
+    created_at: str
+    node_name: str
+    node_id: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] | None
+
+
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+_Base64 = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9+/]{1,344}={0,2}$")]
+_Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+
+class _OfOrg(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    org: Annotated[int, msgspec.Meta(ge=0)]
+
+    def __post_init__(self) -> None:
+        if self.org >= 1 << 64:
+            raise ValueError(f"there is no org {self.org}")
+
+
+class _Acl(_OfOrg, forbid_unknown_fields=True):
+    resource_type: Annotated[int, msgspec.Meta(ge=2, le=7)]
+    resource_name: _Name
+    pattern_type: Annotated[int, msgspec.Meta(ge=3, le=4)]
+    principal: Annotated[str, msgspec.Meta(pattern="^[^:]+:.", max_length=1000)]
+    host: _Name
+    operation: Annotated[int, msgspec.Meta(ge=2, le=15)]
+    permission: Annotated[int, msgspec.Meta(ge=2, le=3)]
+
+
+class _ScramUser(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    name: _Name
+    mechanism: _Mechanism
+    iterations: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    salt: _Base64
+    stored_key: _Base64
+    server_key: _Base64
+
+    def __post_init__(self) -> None:
+        size = 32 if self.mechanism == "SCRAM-SHA-256" else 64
+        if any(len(base64.b64decode(key)) != size for key in (self.stored_key, self.server_key)):
+            raise ValueError(f"a key does not have {size} bytes")
+
+
+class _DeletedScramUser(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    name: _Name
+    mechanism: _Mechanism
+
+
+class _DecoySeed(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    seed: _Base64
+
+    def __post_init__(self) -> None:
+        if len(base64.b64decode(self.seed)) != 32:
+            raise ValueError("the seed does not have 32 bytes")
+
+
+class _ClientQuota(_OfOrg, forbid_unknown_fields=True):
+    entity: Annotated[dict[Literal["user", "client-id", "ip"], _Name | None], msgspec.Meta(min_length=1)]
+    limits: dict[
+        Literal[
+            "connection_creation_rate",
+            "consumer_byte_rate",
+            "controller_mutation_rate",
+            "producer_byte_rate",
+            "request_percentage",
+        ],
+        Annotated[float, msgspec.Meta(gt=0)],
+    ]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "ip" in self.entity and len(self.entity) > 1:
+            raise ValueError("an address has no other part")
+
+
+#: Entries about security: here they only must be complete.
+_SECURITY: dict[str, type[msgspec.Struct]] = {
+    "acl": _Acl,
+    "acl-deleted": _Acl,
+    "scram-user": _ScramUser,
+    "scram-user-deleted": _DeletedScramUser,
+    "decoy-seed": _DecoySeed,
+    "client-quota": _ClientQuota,
+}
+
+
 @dataclass(slots=True)
 class CatalogueContent:
     """Existing topics by name, and the ids of deleted ones. Entries past the mark count too.
@@ -68,6 +178,8 @@ class CatalogueContent:
     gone: dict[str, CreatedTopic] = field(default_factory=dict)
     producer_ids: int = 0
     entries: int = 0
+    #: The uuid of the directory, None if no entry has it.
+    uuid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +294,8 @@ class _CatalogueWalk:
         try:
             self._apply(position, body)
         except JSON_ERRORS as error:
-            found = f"{error}, in {shown(body)}"
+            # Keys of users are for nobody's eyes.
+            found = f"{error}" if b"scram" in body else f"{error}, in {shown(body)}"
             raise _UnacceptableEntry(
                 position=start, expected="an entry", found=found, what="JSON of the entry"
             ) from None
@@ -224,8 +337,16 @@ class _CatalogueWalk:
         elif kind == "broker-settings":
             # The broker checks their values; here they only must be settings.
             msgspec.json.decode(body, type=_BrokerSettings)
+        elif kind == "group-settings":
+            msgspec.json.decode(body, type=_GroupSettings)
+        elif kind == "directory":
+            catalogue.uuid = msgspec.json.decode(body, type=_DirectoryOwner).uuid
+        elif kind in _SECURITY:
+            msgspec.json.decode(body, type=_SECURITY[kind])
         else:
-            expected = "topic, deleted, producer-ids or broker-settings"
+            kinds = ["topic", "deleted", "producer-ids", "broker-settings", "group-settings", "directory"]
+            kinds += _SECURITY
+            expected = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
             self._tally.add(
                 "note", path, position, expected=expected, found=ascii(kind), what="kind of entry"
             )
@@ -258,6 +379,9 @@ def check_moved(tally: Tally, catalogue: CatalogueContent, moved: list[tuple[str
         if topic_id in catalogue.deleted:
             found = "files that are yet to be removed"
             tally.add("note", path, None, expected="nothing", found=found, what="deleted topic")
+        elif topic_id.startswith("import-"):
+            found = "files that the next open removes"
+            tally.add("note", path, None, expected="nothing", found=found, what="import that was killed")
         else:
             known = topic_id in catalogue.names
             found = "a topic that is not deleted" if known else "a topic that the catalogue does not know"
@@ -308,3 +432,35 @@ def _check_directory(tally: Tally, catalogue: CatalogueContent, directory: Parti
         tally.add(
             "corruption", directory.path, None, expected=expected, found=directory.partition, what="partition"
         )
+
+
+def moved_topics(files: ReadableFiles, path: str, tally: Tally) -> list[tuple[str, str]]:
+    """Return (path, topic id) of every directory that a deletion has moved away and not removed yet."""
+    found: list[tuple[str, str]] = []
+    with tally.reading(path, "invalid"):
+        names = files.list(path) if files.exists(path) else []
+        found = [(join(path, name), name.removesuffix(_DELETED)) for name in names if name.endswith(_DELETED)]
+    return found  # noqa: RET504 - `reading` takes errors in, so there may be none
+
+
+def check_brokers(
+    files: ReadableFiles, meta: str, tally: Tally, catalogue: CatalogueContent | None
+) -> tuple[str, ...]:
+    """Return the id of the directory, and of its source if it is a backup; nothing if unknown.
+
+    The *catalogue* may have that id too.
+    """
+    path, backup_path = join(meta, "broker.id"), join(meta, "backup.json")
+    data = read_bytes(tally, files, path)
+    body = None if data is None else check_json(tally, path, data, BrokerId)
+    if body is None:
+        return ()
+    if catalogue is not None and catalogue.uuid not in (None, body.uuid):
+        expected = f"{catalogue.uuid!a}, as in the catalogue"
+        tally.add("corruption", path, None, expected=expected, found=ascii(body.uuid), what="uuid")
+    backup = None
+    with tally.reading(backup_path):
+        data = read_file(files, backup_path) if files.exists(backup_path) else None
+        backup = None if data is None else check_json(tally, backup_path, data, Backup)
+    # Checkpoints in a backup were signed for the directory that was backed up.
+    return (body.uuid,) if backup is None else (body.uuid, backup.source_uuid)

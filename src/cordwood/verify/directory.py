@@ -11,35 +11,38 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from cordwood.disk import ReadableFiles, join, read_file
+from cordwood.disk import ReadableFiles, join, parent, read_file
 from cordwood.errors import DirectoryRefused, UnknownTopic
-from cordwood.verify.ahead import Checker, PartitionAhead, check_ahead, check_seeing
+from cordwood.tenancy import suggest
+from cordwood.verify.ahead import Checker, PartitionAhead, SegmentResult, check_ahead, check_seeing
 from cordwood.verify.catalogue import (
     CATALOGUE_MAGIC,
     CatalogueContent,
     PartitionDirectory,
     VanishedTopic,
+    check_brokers,
     check_catalogue,
     check_directories,
     check_moved,
     check_vanished,
+    moved_topics,
 )
 from cordwood.verify.chain import Claims, GivenCheckpoint, check_chain, check_no_chain, check_signed_rewrites
 from cordwood.verify.irregular import check_regular_directory, check_regular_partition, check_regular_topic
-from cordwood.verify.metadata import TOPIC_NAME, Backup, BrokerId, PartitionBody, check_json, read_bytes
+from cordwood.verify.metadata import TOPIC_NAME, PartitionBody, check_json, read_bytes
 from cordwood.verify.plans import PARTITION_NAME, SUFFIXES, PartitionSnapshot, take_snapshot
 from cordwood.verify.producers import ProducersCheck, producers_severity
 from cordwood.verify.reclaimed import check_reclaimed
 from cordwood.verify.report import Only, Tally, VerifyProgress, VerifyReport
-from cordwood.verify.segments import SHARED, Owners, SegmentOwners, SegmentPlan
+from cordwood.verify.segments import SHARED, Owners, SegmentPlan, TransactionEvent, TransactionsCheck
 from cordwood.verify.sink import PartitionEnd, SinkCheck
+from cordwood.verify.snapshots import SnapshotFields, check_snapshots, read_snapshots
 from cordwood.verify.superseded import check_superseded
 
 _ATTEMPTS_MAX = 5
 _HEAD_BYTES = 64
-_DELETED = ".deleted"
 #: Topics of the broker itself, of which compaction keeps no evidence.
-INTERNAL = frozenset({"__consumer_offsets"})
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
 #: The topic that holds the records of all those that have no files of their own.
 SHARED_LOG = "__shared"
 
@@ -86,19 +89,19 @@ def verify_directory(
     # cannot make one appear that the catalogue does not know.
     walk.check_topics(topics, only)
     # Also before it: a topic is moved away once the catalogue says that it is deleted.
-    moved = _moved_topics(files, join(path, "tmp"), walk.tally) if topic is None else []
+    moved = moved_topics(files, join(path, "tmp"), walk.tally) if topic is None else []
     if not walk.directories and _first_start_unfinished(files, meta):
         return _unfinished_report(meta)
-    brokers = _check_brokers(files, meta, head)
     catalogue = check_catalogue(files, meta, head)
+    brokers = check_brokers(files, meta, head, catalogue)
     if topic is not None and not walk.directories and not (catalogue and topic in catalogue.live):
-        raise UnknownTopic(f"{path} has no topic {topic}")
+        raise UnknownTopic.named(topic, f"in {path}", suggest(topic, catalogue.live if catalogue else ()))
     if catalogue is not None:
         check_directories(head, catalogue, topics, walk.directories, topic)
         check_moved(head, catalogue, moved)
         walk.check_known(catalogue, head)
     _note_shared(head, topics, shared)
-    _count_topics(head, walk.directories, catalogue, topic)
+    _count_topics(head, walk.directories, catalogue, only)
     head.absorb(walk.tally)
     head.absorb(claims.finish(brokers, catalogue, only))
     if sink is not None:
@@ -146,35 +149,17 @@ def _unfinished_report(meta: str) -> VerifyReport:
     return tally.report()
 
 
-def _moved_topics(files: ReadableFiles, path: str, tally: Tally) -> list[tuple[str, str]]:
-    """Return (path, topic id) of every directory that a deletion has moved away and not removed yet."""
-    found: list[tuple[str, str]] = []
-    with tally.reading(path, "invalid"):
-        names = files.list(path) if files.exists(path) else []
-        found = [(join(path, name), name.removesuffix(_DELETED)) for name in names if name.endswith(_DELETED)]
-    return found  # noqa: RET504 - `reading` takes errors in, so there may be none
-
-
-def _check_brokers(files: ReadableFiles, meta: str, tally: Tally) -> tuple[str, ...]:
-    """Return the id of the directory, and of its source if it is a backup; nothing if unknown."""
-    path, backup_path = join(meta, "broker.id"), join(meta, "backup.json")
-    data = read_bytes(tally, files, path)
-    body = None if data is None else check_json(tally, path, data, BrokerId)
-    if body is None:
-        return ()
-    backup = None
-    with tally.reading(backup_path):
-        data = read_file(files, backup_path) if files.exists(backup_path) else None
-        backup = None if data is None else check_json(tally, backup_path, data, Backup)
-    # Checkpoints in a backup were signed for the directory that was backed up.
-    return (body.uuid,) if backup is None else (body.uuid, backup.source_uuid)
-
-
 def _count_topics(
-    tally: Tally, directories: list[PartitionDirectory], catalogue: CatalogueContent | None, topic: str | None
+    tally: Tally, directories: list[PartitionDirectory], catalogue: CatalogueContent | None, only: Only
 ) -> None:
-    known = {directory.topic for directory in directories} | (set(catalogue.live) if catalogue else set())
-    tally.topics = len(known if topic is None else known & {topic})
+    """Count topics and partitions as the catalogue does, also those without a file and in the shared log."""
+    known = {(directory.topic, directory.partition) for directory in directories}
+    for name, topic in (catalogue.live if catalogue else {}).items():
+        known |= {(name, number) for number in range(topic.partitions)}
+    checked = {place for place in known if only.has(*place)}
+    topics = {name for name, _ in checked}
+    tally.topics, tally.partitions = len(topics), len(checked)
+    tally.internal_topics = sum(name.startswith("__") for name in topics)
 
 
 class _Walk:
@@ -282,19 +267,19 @@ class _Walk:
         if not check_regular_partition(self._files, path, self.tally):
             self.directories.append(PartitionDirectory(path, topic, partition, None))
             return
+        of_state = self._read_state_snapshots(path, topic)
         snapshot = take_snapshot(self._files, path, topic, partition, self.tally.progress)
         self.tally.absorb(snapshot.tally)
         if snapshot.state is None:
             self._note_headless(path, topic, partition, gone=snapshot.gone)
             return
-        self.tally.partitions += 1
         state = snapshot.state
         self.directories.append(PartitionDirectory(path, topic, partition, state.topic_id))
         if state.record_format not in SUFFIXES:
             expected, found = f"one of {', '.join(SUFFIXES)}", ascii(state.record_format)
             what = "record format, of which nothing was checked"
             self.tally.add("invalid", path, None, expected=expected, found=found, what=what)
-            self._check_chain(path, snapshot, topic, partition)
+            self._check_chain(path, snapshot, topic, partition, ())
             return
         # Once: if this is not the last word on the topic, all of it is read again.
         ahead = self._ahead.pop(path, None)
@@ -304,13 +289,17 @@ class _Walk:
         producers = ahead.producers
         end_offset, corruption = state.active_base, len(self.tally.findings)
         owners = Owners(cut=len(state.epochs) > 1) if state.record_format == SHARED else None
+        events: list[TransactionEvent] = []
         for base, plan in snapshot.plans.items():
-            end_offset, whose = self._check_segment(path, topic, partition, base, plan, ahead)
+            result = self._check_segment(path, topic, partition, base, plan, ahead)
+            end_offset = result.end_offset
+            events += result.transactions.events
             if owners is not None:
-                owners.add(f"{plan.path}.log", whose)
+                owners.add(f"{plan.path}.log", result.owners)
         intact = all(finding.severity != "corruption" for finding in self.tally.findings[corruption:])
         self._check_producers(producers, path, state, min(snapshot.plans), end_offset, intact=intact)
         if intact:
+            self._check_transactions(path, topic, partition, snapshot, events, producers)
             self.ends[topic, partition] = PartitionEnd(state.topic_id, end_offset)
         if state.log_start_offset > end_offset:
             expected, what = f"at most {end_offset}, the end of the log", "log start offset"
@@ -319,7 +308,21 @@ class _Walk:
         if owners is not None:
             self._check_owners(owners, path, snapshot, topic, partition)
         self._check_names(join(path, "segments"), snapshot)
-        self._check_chain(path, snapshot, topic, partition)
+        self._check_chain(path, snapshot, topic, partition, events)
+        check_snapshots(self._files, of_state, state, snapshot.chain, snapshot.plans, self.tally)
+
+    def _read_state_snapshots(self, path: str, topic: str) -> list[SnapshotFields]:
+        """Read the snapshots of a partition; with the shared log, those of all topics in it."""
+        if topic != SHARED_LOG:
+            return read_snapshots(self._files, join(path, "snapshots"), self.tally)
+        home = join(parent(parent(parent(path))), "meta", "snapshots")
+        found: list[SnapshotFields] = []
+        # A writer may delete a topic, and its snapshots with it.
+        with self.tally.reading(home), contextlib.suppress(FileNotFoundError):
+            for topic_id in self._files.list(home) if self._files.exists(home) else ():
+                for partition in self._files.list(join(home, topic_id)):
+                    found += read_snapshots(self._files, join(home, topic_id, partition), self.tally)
+        return found
 
     def _check_owners(
         self, owners: Owners, path: str, snapshot: PartitionSnapshot, topic: str, partition: int
@@ -331,13 +334,20 @@ class _Walk:
             self._unsettled = _generations(now) != _generations(snapshot)
         self.tally.absorb(tally)
 
-    def _check_chain(self, path: str, snapshot: PartitionSnapshot, topic: str, partition: int) -> None:
+    def _check_chain(
+        self,
+        path: str,
+        snapshot: PartitionSnapshot,
+        topic: str,
+        partition: int,
+        events: Sequence[TransactionEvent],
+    ) -> None:
         """Check the chain as the snapshot has it, and what was signed of it."""
         assert snapshot.state is not None
         claims = self._claims.of(topic, snapshot.state.topic_id, partition)
         if snapshot.chain is not None:
             check_chain(self._files, snapshot.chain, snapshot.state, claims, self.tally)
-            check_superseded(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
+            check_superseded(self._files, snapshot.chain, snapshot.state, snapshot.plans, events, self.tally)
             check_reclaimed(self._files, snapshot.chain, snapshot.state, snapshot.plans, self.tally)
             if topic not in INTERNAL:
                 unlisted = [each for each in self.tally.unlisted if each.path.startswith(f"{path}/")]
@@ -374,6 +384,33 @@ class _Walk:
                 tally.add("note", producers.path, None, expected="a snapshot", found=found, what="not judged")
         self.tally.absorb(tally)
 
+    def _check_transactions(
+        self,
+        path: str,
+        topic: str,
+        partition: int,
+        snapshot: PartitionSnapshot,
+        events: list[TransactionEvent],
+        producers: ProducersCheck,
+    ) -> None:
+        """Say what does not follow from the transactions in the log, unless it was changed meanwhile."""
+        state = snapshot.state
+        assert state is not None
+        body = producers.body
+        later = [epoch.start_offset for epoch in state.epochs if body and epoch.epoch > body.leader_epoch]
+        if body is not None and body.next_offset > min(later, default=body.next_offset):
+            # An outdated one, which is not used.
+            body = None
+        tally = TransactionsCheck(self._files, path, state, snapshot.slots, events).run(body)
+        if not tally.sound:
+            now = take_snapshot(self._files, path, topic, partition, planned=False)
+            same = (now.state, now.slots) == (state, snapshot.slots)
+            if not same or self._read_producers(path, state).data != producers.data:
+                tally = Tally()
+                found = "something else now"
+                tally.add("note", path, None, expected="transactions", found=found, what="not judged")
+        self.tally.absorb(tally)
+
     def _check_segment(
         self,
         path: str,
@@ -382,10 +419,11 @@ class _Walk:
         base: int,
         plan: SegmentPlan,
         ahead: PartitionAhead,
-    ) -> tuple[int, SegmentOwners]:
+    ) -> SegmentResult:
         """Check a segment until what is found, if anything, is true of what metadata say now."""
         for _ in range(_ATTEMPTS_MAX):
-            tally, end_offset, owners = self._read_segment(plan, ahead)
+            result = self._read_segment(plan, ahead)
+            tally = result.tally
             if tally.sound:
                 break
             snapshot = take_snapshot(self._files, path, topic, partition, self.tally.progress)
@@ -401,16 +439,16 @@ class _Walk:
                 break
             plan = now
         self.tally.absorb(tally)
-        return end_offset, owners
+        return result
 
-    def _read_segment(self, plan: SegmentPlan, ahead: PartitionAhead) -> tuple[Tally, int, SegmentOwners]:
-        """Return what is found in a segment, here or ahead of the walk, where it ends, and whose it is."""
+    def _read_segment(self, plan: SegmentPlan, ahead: PartitionAhead) -> SegmentResult:
+        """Return what is found in a segment, here or ahead of the walk."""
         result = ahead.take(plan)
         if result is None:
             return check_seeing(self._files, plan, Tally(self.tally.progress), ahead.producers.see)
         for frame in result.shown:
             ahead.producers.see(frame)
-        return result.tally, result.end_offset, result.owners
+        return result
 
     def _note_headless(self, path: str, topic: str, partition: int, *, gone: bool) -> None:
         """Say what a partition without usable metadata is: unreadable, lost, or never finished."""

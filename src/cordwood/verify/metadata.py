@@ -17,8 +17,8 @@ from cordwood.disk import ReadableFiles, read_file
 from cordwood.verify.report import Severity, Tally
 
 FORMAT = 1
-#: The newest format of a chain: 2 has leaves that commit to records.
-CHAIN_FORMAT = 2
+#: The first format of ``partition.json`` in which a partition may have transactions.
+TRANSACTIONS_FORMAT = 3
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Checksum: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 Sha256: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -30,6 +30,8 @@ TOPIC_NAME = re.compile(r"^(?=.{1,249}\Z)(?!\.{1,2}(?:@|\Z))[a-zA-Z0-9._-]+(?:@[
 TopicName: TypeAlias = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME.pattern)]
 #: The id of a topic, which is used in directory names.
 TopicId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^(?!\.{1,2}\Z)[a-zA-Z0-9._@-]{1,200}\Z")]
+#: The org of a topic.
+Tenant: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
 Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 ProducerEpoch: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 15) - 1)]
@@ -76,6 +78,9 @@ class SealedBody(msgspec.Struct, frozen=True):
     generation: Count = 0
     index_interval_records: Count = 0
     before: Left = ""
+    time_index_sparse: bool = False
+    aborted_count: Count = 0
+    aborted_crc32c: Checksum = 0
 
 
 class EpochBody(msgspec.Struct, frozen=True):
@@ -122,6 +127,10 @@ class PartitionBody(msgspec.Struct, frozen=True):
     swapping: Count | None = None
     index_interval_records: Count = 0
     before: Left = ""
+    time_index_sparse: bool = False
+    tenant: Tenant = 0
+    removing: tuple[Count, ...] = ()
+    transactional: bool = False
 
 
 class StoredBatchBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -140,6 +149,10 @@ class ProducerBody(msgspec.Struct, frozen=True):
     epoch: ProducerEpoch
     batches: list[StoredBatchBody]
     seen_ms: int
+    open_offset: Count | None = None
+    open_ms: int = -1
+    coordinator_epoch: int = -1
+    marker_offset: int = -1
 
 
 class ProducersBody(msgspec.Struct, frozen=True):
@@ -151,6 +164,9 @@ class ProducersBody(msgspec.Struct, frozen=True):
     leader_epoch: Count
     next_offset: Count
     producers: list[ProducerBody]
+    aborted_base: Count = 0
+    aborted_count: Count = 0
+    aborted_crc32c: Checksum = 0
 
 
 class ChainHeadBody(msgspec.Struct, frozen=True):
@@ -171,6 +187,9 @@ class _Version(msgspec.Struct):
     format: int
 
 
+#: The newest format of each kind of file that has more than one: partitions of 2 have sparse time indexes,
+#: those of 3 and producers of 2 have transactions, chains of 2 have leaves that commit to records.
+_FORMATS: dict[type, int] = {PartitionBody: TRANSACTIONS_FORMAT, ProducersBody: 2, ChainHeadBody: 2}
 VerifiedBody = TypeVar("VerifiedBody", BrokerId, Backup, PartitionBody, ProducersBody, ChainHeadBody)
 
 _ENVELOPE_START, _ENVELOPE_MIDDLE, _ENVELOPE_END = b'{"crc32c":"', b'","body":', b"}"
@@ -207,7 +226,7 @@ def check_json(
         return None
     try:
         version = msgspec.json.decode(body, type=_Version).format
-        known = CHAIN_FORMAT if kind is ChainHeadBody else FORMAT
+        known = _FORMATS.get(kind, FORMAT)
         if version > known:
             newer: Severity = "invalid" if severity == "corruption" else severity
             tally.add(newer, path, _BODY_AT, expected=known, found=version, what="format is newer")
@@ -232,6 +251,10 @@ def check_partition_fields(tally: Tally, path: str, state: PartitionBody, topic:
 
     check(state.topic == topic, "topic", topic, ascii(state.topic))
     check(state.partition == partition, "partition", partition, state.partition)
+    _, _, org = topic.partition("@")
+    check(str(state.tenant) in ("0", org), "tenant", f"0 or {org}" if org else "0", state.tenant)
+    newer = not state.transactional or state.format >= TRANSACTIONS_FORMAT
+    check(newer, "format of a partition with transactions", TRANSACTIONS_FORMAT, state.format)
     bases = [*(segment.base for segment in state.sealed), state.active_base]
     for segment, following in zip(state.sealed, bases[1:], strict=True):
         name = f"sealed segment {segment.base}"
@@ -278,11 +301,28 @@ _SLOT = struct.Struct(
 assert _SLOT.size == 68
 _SLOT_SPACING = 512
 _SLOTS = 2
+_APPENDED = struct.Struct(
+    ">"
+    "q"  # when the last record was appended
+    "I"  # CRC-32C of everything before it, the slot included
+)
+
+
+_STABLE = struct.Struct(
+    ">"
+    "Q"  # last stable offset
+    "I"  # entries of .txnindex below the next offset
+    "I"  # CRC-32C of those entries
+    "I"  # CRC-32C of everything before it, the slot included
+)
+_EXTENDED_BYTES = _SLOT.size + _APPENDED.size
+_STABLE_BYTES = _EXTENDED_BYTES + _STABLE.size
+assert (_EXTENDED_BYTES, _STABLE_BYTES) == (80, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One valid slot of a mark."""
+    """One valid slot of a mark. Without open and aborted transactions everything is stable."""
 
     leader_epoch: int
     sequence: int
@@ -294,6 +334,9 @@ class Slot:
     time_index_entries: int
     index_crc32c: int
     time_index_crc32c: int
+    last_stable_offset: int = (1 << 63) - 1
+    aborted_entries: int = 0
+    aborted_crc32c: int = 0
 
 
 def check_mark(tally: Tally, path: str, data: bytes) -> list[Slot]:
@@ -308,7 +351,7 @@ def check_mark(tally: Tally, path: str, data: bytes) -> list[Slot]:
         slot = _slot_of(area)
         if slot is not None:
             slots.append(slot)
-        if area[_SLOT.size if slot is not None else 0 :].strip(b"\0"):
+        if area[_end_of_slot(area) if slot is not None else 0 :].strip(b"\0"):
             found = "other bytes after it" if slot is not None else "neither"
             tally.add("note", path, start, expected="a slot, or zeros", found=found, what="slot")
     if len(data) > _SLOTS * _SLOT_SPACING:
@@ -323,13 +366,31 @@ def check_mark(tally: Tally, path: str, data: bytes) -> list[Slot]:
     return slots
 
 
+def _end_of_slot(area: bytes) -> int:
+    """Return where a valid slot ends, with the time of the last append and what is stable after it."""
+    if _stable_of(area) is not None:
+        return _STABLE_BYTES
+    end = _EXTENDED_BYTES
+    _, crc = _APPENDED.unpack_from(area.ljust(end, b"\0"), _SLOT.size)
+    return end if crc == google_crc32c.value(area[: end - 4]) else _SLOT.size
+
+
+def _stable_of(area: bytes) -> tuple[int, int, int] | None:
+    """Return what follows a slot about transactions, None if nothing valid does."""
+    if len(area) < _STABLE_BYTES:
+        return None
+    *fields, crc = _STABLE.unpack_from(area, _EXTENDED_BYTES)
+    matches = crc == google_crc32c.value(area[: _STABLE_BYTES - 4])
+    return (fields[0], fields[1], fields[2]) if matches and any(area[_EXTENDED_BYTES:_STABLE_BYTES]) else None
+
+
 def _slot_of(area: bytes) -> Slot | None:
     if len(area) < _SLOT.size:
         return None
     magic, *fields, crc = _SLOT.unpack_from(area)
     if magic != b"CWMK" or crc != google_crc32c.value(area[: _SLOT.size - 4]):
         return None
-    return Slot(*fields)
+    return Slot(*fields, *(_stable_of(area) or ()))
 
 
 def _check_slots_in_order(tally: Tally, path: str, newer: Slot, older: Slot) -> None:

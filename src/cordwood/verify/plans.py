@@ -27,7 +27,7 @@ _CUT = "cut"
 _SWAP = "swap"
 #: The known record formats, and the files of a segment of each.
 SUFFIXES = {
-    "batch": ("log", "idx", "timeidx"),
+    "batch": ("log", "idx", "timeidx", "txnindex"),
     "frame": ("log", "idx", "timeidx"),
     "kimberlite": ("log", "idx", "timeidx"),
     "laminarmq": ("log", "timeidx", "index"),
@@ -50,6 +50,7 @@ class PartitionSnapshot:
     state: PartitionBody | None
     plans: dict[int, SegmentPlan]
     chain: Chain | None = None
+    slots: tuple[Slot, ...] = ()
 
 
 def take_snapshot(
@@ -85,7 +86,7 @@ def take_snapshot(
     plans = plan_segments(files, path, state, current) if planned else {}
     if plans and chain is not None and chain.understood:
         plans = _with_leaves(files, plans, chain, state, tally)
-    return PartitionSnapshot(tally, False, state, plans, chain)
+    return PartitionSnapshot(tally, False, state, plans, chain, tuple(current))
 
 
 def _with_leaves(
@@ -120,6 +121,7 @@ def plan_segments(
             plan,
             record_format=state.record_format,
             partition=state.partition,
+            tenant=state.tenant,
             left=left,
             sidecar_suffix=_SIDECARS.get(state.record_format, ""),
         )
@@ -174,6 +176,7 @@ def _active_plan(path: str, state: PartitionBody, slots: list[Slot], epochs: Epo
         generation=state.active_generation,
         index_interval_records=state.index_interval_records,
         before=state.before,
+        time_index_sparse=state.time_index_sparse,
         leftovers=state.truncating is not None,
     )
 
@@ -195,6 +198,7 @@ def _sealed_plan(path: str, segment: SealedBody, epochs: Epochs) -> SegmentPlan:
         generation=segment.generation,
         index_interval_records=segment.index_interval_records,
         before=segment.before,
+        time_index_sparse=segment.time_index_sparse,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cordwood.verify.frame import INT64_MAX, PlacedHeader
-from cordwood.verify.metadata import PartitionBody, ProducersBody, StoredBatchBody, check_json
+from cordwood.verify.metadata import FORMAT, PartitionBody, ProducersBody, StoredBatchBody, check_json
 from cordwood.verify.report import Severity, Tally
 from cordwood.verify.segments import SegmentPlan
 
@@ -55,6 +55,11 @@ class ProducersCheck:
                 stamp = Stamp(producer.id, producer.epoch, *_fields(batch))
                 if self._claims.setdefault(batch.base_offset, stamp) is not stamp:
                     self._doubled.append(stamp)
+
+    @property
+    def body(self) -> ProducersBody | None:
+        """The content of the snapshot, None if there is none that can be used."""
+        return self._body
 
     @property
     def claims(self) -> bool:
@@ -126,7 +131,9 @@ class ProducersCheck:
         for producer in body.producers:
             what, end = f"batches of producer {producer.id}", 0
             count = len(producer.batches)
-            self._check(1 <= count <= _BATCHES_MAX, what, f"1 to {_BATCHES_MAX}", count)
+            # A producer of transactions may be known by a marker alone, or by batches without sequences.
+            least = 1 if body.format == FORMAT else 0
+            self._check(least <= count <= _BATCHES_MAX, what, f"{least} to {_BATCHES_MAX}", count)
             for batch in producer.batches:
                 sequences = (batch.last_sequence - batch.first_sequence) % _SEQUENCES + 1
                 offsets = batch.next_offset - batch.base_offset

@@ -63,6 +63,9 @@ class Finding:
 class VerifyReport:
     """The amount checked, and every finding in the order of the walk.
 
+    ``topics`` and ``partitions`` count those of the catalogue, with or without records; ``internal_topics``,
+    those whose names begin with two underscores, are among them.
+
     ``bytes`` counts the checked bytes: logs up to their mark, indexes, metadata. Bytes past a mark are not
     checked; ``frames_unmarked`` counts the complete frames there.
 
@@ -74,6 +77,7 @@ class VerifyReport:
     """
 
     topics: int
+    internal_topics: int
     partitions: int
     segments: int
     frames: int
@@ -126,6 +130,7 @@ class Tally:
         self.progress = progress
         self.findings: list[Finding] = []
         self.topics = 0
+        self.internal_topics = 0
         self.partitions = 0
         self.segments = 0
         self.frames = 0
@@ -164,10 +169,18 @@ class Tally:
         """Add one finding."""
         self.findings.append(Finding(severity, path, position, str(expected), str(found), what))
 
-    def add_error(self, severity: Severity, path: str, error: FrameError) -> None:
-        """Add *error* as a finding about the file it names, or else about *path*."""
-        path = error.path or path
-        self.add(severity, path, error.position, expected=error.expected, found=error.found, what=error.what)
+    def add_error(
+        self, severity: Severity, path: str, error: FrameError, frame_position: int | None = None
+    ) -> None:
+        """Add *error* as a finding about the file it names, or else about *path*.
+
+        With *frame_position* a finding about *path* names the beginning of the frame, as reading it and
+        ``cordwood segment dump`` do; ``what`` says which field it is about.
+        """
+        about_frame = frame_position is not None and error.path in (None, path)
+        position = frame_position if about_frame else error.position
+        place = error.path or path
+        self.add(severity, place, position, expected=error.expected, found=error.found, what=error.what)
 
     def add_unreadable(self, path: str, error: OSError, severity: Severity = "corruption") -> None:
         """Add a finding that the operating system refused to read the file or a part of it."""
@@ -192,6 +205,7 @@ class Tally:
         """Add the findings and counts of *other*."""
         self.findings += other.findings
         self.topics += other.topics
+        self.internal_topics += other.internal_topics
         self.partitions += other.partitions
         self.segments += other.segments
         self.frames += other.frames
@@ -211,6 +225,7 @@ class Tally:
         """Return everything so far as a report."""
         return VerifyReport(
             topics=self.topics,
+            internal_topics=self.internal_topics,
             partitions=self.partitions,
             segments=self.segments,
             frames=self.frames,

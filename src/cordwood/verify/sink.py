@@ -63,6 +63,7 @@ class _JournalBody(msgspec.Struct, frozen=True):
     query: str
     published: Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
     intent: _IntentBody | None
+    number: Count = 0
 
 
 class PartitionEnd(NamedTuple):

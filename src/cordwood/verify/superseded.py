@@ -3,14 +3,15 @@
 The lists beside a chain have the records of every frame that compaction changed. A record of such a list that
 is not in the log any more must have a later record with its key, in the log or in a list, or be a tombstone
 with no earlier record of its key in the log. A record without a key is never missing. "Later" goes by leaves,
-because a truncation gives offsets out again.
+because a truncation gives offsets out again. Records of aborted transactions may be missing and make no other
+record go; the markers in the log say which those are, and stay as long as lists do.
 """
 
 from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.disk import ReadableFiles, join
@@ -18,6 +19,7 @@ from cordwood.host import process
 from cordwood.kernels import INT64_MAX, ITEM_SIZE, BinaryBuffers, KeyMap
 from cordwood.verify.chain import (
     Chain,
+    CommittedFields,
     FrameContent,
     LeafFiles,
     LeafPlanner,
@@ -31,7 +33,7 @@ from cordwood.verify.chain import (
 )
 from cordwood.verify.metadata import PartitionBody
 from cordwood.verify.report import Tally, UnlistedFrames
-from cordwood.verify.segments import SegmentPlan
+from cordwood.verify.segments import TRANSACTIONAL, Outcomes, SegmentPlan, TransactionEvent
 from cordwood.verify.surviving import leafed_frames
 
 #: The number of keys in memory at once; more take several passes over the log.
@@ -63,9 +65,17 @@ class _SurvivingFrame(NamedTuple):
 
 
 def check_superseded(
-    files: ReadableFiles, chain: Chain, state: PartitionBody, plans: Mapping[int, SegmentPlan], tally: Tally
+    files: ReadableFiles,
+    chain: Chain,
+    state: PartitionBody,
+    plans: Mapping[int, SegmentPlan],
+    events: Sequence[TransactionEvent],
+    tally: Tally,
 ) -> None:
-    """Check every record that compaction dropped from the partition. Does nothing without lists."""
+    """Check every record that compaction dropped from the partition. Does nothing without lists.
+
+    *events* are where transactions begin and end in the log.
+    """
     numbers = [each.first_leaf for each in chain.lists]
     if not numbers or not chain.salt or not chain.understood:
         return
@@ -78,7 +88,7 @@ def check_superseded(
         _check_lists(chain, lists, leaves, tally)
         frames = stack.enter_context(contextlib.closing(files.open(join(chain.path, "frames"), "read")))
         planner = LeafPlanner(chain, state, frames)
-        _DroppedCheck(files, chain, state, plans, lists, planner, tally).run()
+        _DroppedCheck(files, chain, state, plans, lists, planner, Outcomes(events), tally).run()
 
 
 def _check_lists(chain: Chain, lists: ListFiles, leaves: LeafFiles, tally: Tally) -> None:
@@ -113,8 +123,10 @@ class _DroppedCheck:
         plans: Mapping[int, SegmentPlan],
         lists: ListFiles,
         planner: LeafPlanner,
+        outcomes: Outcomes,
         tally: Tally,
     ) -> None:
+        self._outcomes = outcomes
         self._files = files
         self._chain = chain
         self._state = state
@@ -142,6 +154,8 @@ class _DroppedCheck:
         keys, truncated = (KeyMap(max(1, room), process.new_secret()) for _ in range(2))
         wanted = _Part(part, passes)
         for place in places:
+            if self._was_aborted(place.fields):
+                continue
             content = self._lists.read(place)
             first = place.leaf << _NUMBER_BITS
             orders = array("q", range(first, first + len(content.offsets)))
@@ -149,10 +163,22 @@ class _DroppedCheck:
         for frame in self._frames():
             if not frame.behind and self._lists.find(frame.leaf) is not None:
                 self._surviving[frame.leaf] = frozenset(frame.content.offsets)
+            if self._was_aborted(frame.content.fields):
+                continue
             wanted.note(keys, frame.content, frame.orders(), known=True)
         ended = self._check_missing(keys, truncated, wanted)
         if ended:
             self._check_deleted(ended)
+
+    def _was_aborted(self, fields: CommittedFields) -> bool:
+        """Return whether a frame was part of an aborted transaction."""
+        return self._outcome(fields) is False
+
+    def _outcome(self, fields: CommittedFields) -> bool | None:
+        """Return whether the records of a frame are committed, None if the marker that says so is gone."""
+        if not fields.attributes & TRANSACTIONAL:
+            return True
+        return self._outcomes.committed(fields.producer_id, fields.base_offset)
 
     def _is_live(self, place: ListPlace) -> bool:
         """Return whether the frame of a list was not truncated."""
@@ -164,7 +190,7 @@ class _DroppedCheck:
         ended: dict[bytes, _EndedKey] = {}
         for place in self._lists.places():
             fields = place.fields
-            if not self._is_live(place):
+            if not self._is_live(place) or self._was_aborted(fields):
                 continue
             content = self._lists.read(place)
             surviving = self._surviving.get(place.leaf, frozenset())
@@ -189,6 +215,11 @@ class _DroppedCheck:
         path, position = place.path, place.position
         what = f"record at offset {item.offset}, which compaction dropped"
         expected = "a later record with its key" if item.has_key else "the record, because it has no key"
+        if self._outcome(place.fields) is None and len(self._state.epochs) > 1:
+            # Compaction takes only transactions that have ended, so a truncation removed the marker.
+            found = "none, and the end of its transaction was truncated: not checkable"
+            self._tally.add("note", path, position, expected=expected, found=found, what=what)
+            return
         # Lists that are gone had leaves below their own numbers, and so may have had a later record.
         if item.has_key and place.leaf < self._chain.expired_to:
             found = "none, and evidence expired: not checkable"
@@ -200,6 +231,8 @@ class _DroppedCheck:
     def _check_deleted(self, ended: dict[bytes, _EndedKey]) -> None:
         """Check that no record is back because a later one with its key was dropped."""
         for frame in self._frames():
+            if self._was_aborted(frame.content.fields):
+                continue
             for offset, key, order in zip(
                 frame.content.offsets, keys_of(frame.content.items), frame.orders(), strict=False
             ):

@@ -19,8 +19,9 @@ from cordwood.broker.groups.actions import (
     Synced,
     Token,
 )
-from cordwood.broker.groups.coordinator import Coordinator, Effect, GroupLimits, StoreGroup
+from cordwood.broker.groups.coordinator import Coordinator, Effect, StoreGroup
 from cordwood.broker.groups.group import Group
+from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import Committed, OffsetKey, OffsetsRow
 
 RETENTION_MS = 60_000
@@ -37,7 +38,7 @@ class Desk:
         self.coordinator = Coordinator(GroupLimits(**self.limits), lambda name: f"{name}-{next(numbers)}")
         self.now = now
         self.rows: list[OffsetsRow] = list(rows)
-        self.told: dict[Token, Joined | Synced] = {}
+        self.told: dict[Token, Any] = {}
         self._tokens = itertools.count(1)
         self.unread = self.coordinator.load(self.rows, now)
         self.coordinator.loaded = True
@@ -50,6 +51,7 @@ class Desk:
             if isinstance(effect, GroupReply):
                 self.told[effect.token] = effect.result
             else:
+                assert isinstance(effect, StoreGroup)
                 self.rows += effect.rows
                 name, generation = effect.group, effect.generation
                 self.do(
@@ -92,7 +94,7 @@ class Desk:
 
     def group(self, name: str = GROUP) -> Group:
         group = self.coordinator.find(name)
-        assert group is not None
+        assert isinstance(group, Group)
         return group
 
     def commit(self, *places: tuple[str, int], group: str = GROUP, at: int = 5) -> None:
@@ -163,7 +165,8 @@ def test_offsets_are_committed_by_members_of_the_generation_or_by_nobody_in_part
     desk = Desk()
     check = desk.coordinator.check_commit
     assert check(GROUP, "", None, -1, 0) is None
-    assert check(GROUP, "somebody", None, 3, 0) is Refusal.ILLEGAL_GENERATION
+    assert check(GROUP, "somebody", None, 3, 0, version=8) is Refusal.ILLEGAL_GENERATION
+    assert check(GROUP, "somebody", None, 3, 0, version=9) is Refusal.NO_GROUP
     member = desk.member()
     assert check(GROUP, member, None, 1, 0) is None
     # Who assigns partitions to itself has no business in a group that has members.
@@ -381,8 +384,8 @@ def test_records_that_cannot_be_read_are_counted_and_take_nothing_with_them() ->
         (b"", b"x"),
         (b"\0\2\0\x09short", b"x"),
     ]
-    # Keys of kinds that are not ours, such as Kafka's newer groups: neither ours nor damaged.
-    others: list[OffsetsRow] = [(b"\0\3anything", b"x"), (b"\0\7", None)]
+    # Keys of kinds that are not ours, such as Kafka's share groups: neither ours nor damaged.
+    others: list[OffsetsRow] = [(b"\0\x09anything", b"x"), (b"\0\x0b", None)]
     again = Desk([*desk.rows, *bad, *others])
     assert again.unread == len(bad)
     assert again.coordinator.heartbeat(GROUP, member, None, 1, 0) is None

@@ -9,8 +9,9 @@ import pytest
 from support.groups import Stage, joining
 
 from cordwood.broker.groups.actions import GroupMember, GroupState, Protocol
-from cordwood.broker.groups.coordinator import Coordinator, GroupLimits
+from cordwood.broker.groups.coordinator import Coordinator
 from cordwood.broker.groups.group import Group
+from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import Committed
 
 Plant = Callable[[Group], None]

@@ -4,7 +4,7 @@ Each run is one seed. Consumers share twelve partitions under the eager range as
 that takes partitions away in one generation and gives them out in the next; what they say and what they are
 told takes time, and so does storing. The coordinator is killed too: the next one knows what was stored and
 acknowledged, and some of what was not. `CORDWOOD_GROUP_RUNS` sets how many runs there are,
-`CORDWOOD_GROUP_SEED` the first seed.
+`CORDWOOD_SEED` the first seed.
 
 The checks, all of them from the consumers' side of the wire:
 
@@ -29,8 +29,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support.seeds import seed_or
 
-from cordwood.broker.groups import coordinator as coordinators
+from cordwood.broker.groups import known, stored
 from cordwood.broker.groups.actions import (
     Action,
     GroupMember,
@@ -42,12 +43,13 @@ from cordwood.broker.groups.actions import (
     Refusal,
     Synced,
 )
-from cordwood.broker.groups.coordinator import Coordinator, Effect, GroupLimits, StoreGroup
+from cordwood.broker.groups.coordinator import Coordinator, Effect, StoreGroup
 from cordwood.broker.groups.group import Group
+from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import Committed, OffsetsRow
 
 RUNS = int(os.environ.get("CORDWOOD_GROUP_RUNS", "1000"))
-SEED = int(os.environ.get("CORDWOOD_GROUP_SEED", "20260405"))
+SEED = seed_or(20_260_405)
 #: A canary that is caught is caught by one of so many runs; most fall to the first few.
 CANARY_RUNS = 150
 
@@ -254,6 +256,7 @@ class World:
                     self._check_told(call, effect.result.assignment)
                 self.answer(call, effect.result)
             else:
+                assert isinstance(effect, StoreGroup)
                 self._store_group(effect)
         self._set_alarm()
 
@@ -371,7 +374,9 @@ class World:
                     raise Broken(f"two consumers hold {bits(both)} in generation {consumer.generation}")
 
     def group(self) -> Group | None:
-        return None if self.coordinator is None else self.coordinator.find(GROUP)
+        found = None if self.coordinator is None else self.coordinator.find(GROUP)
+        assert found is None or isinstance(found, Group)
+        return found
 
     def rests(self) -> bool:
         """Return whether all is well: everyone alive is in, and has its share, and nobody else has any."""
@@ -768,12 +773,12 @@ def new_id_told_before_stored(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def assignment_not_stored(monkeypatch: pytest.MonkeyPatch) -> str:
     """The generation is stored without what its members are assigned."""
-    honest = coordinators._member_of
+    honest = stored.member_of
 
-    def member_of(stored: Any, protocol: str | None) -> GroupMember:
-        return honest(stored._replace(assignment=b""), protocol)
+    def member_of(member: Any, protocol: str | None) -> GroupMember:
+        return honest(member._replace(assignment=b""), protocol)
 
-    monkeypatch.setattr(coordinators, "_member_of", member_of)
+    monkeypatch.setattr(known, "member_of", member_of)
     return "is told something else|does not come to rest"
 
 

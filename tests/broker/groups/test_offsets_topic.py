@@ -22,11 +22,12 @@ from kio.schema import consumer_protocol_subscription
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
+from support.seeds import seed_or
 
 from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.offsets_topic import Committed, OffsetKey, StoredGroup, StoredMember
 
-SEED = 20260406
+SEED = seed_or(20_260_406)
 
 # --- somebody else's encoder, from Kafka's definitions ------------------------------------------------
 

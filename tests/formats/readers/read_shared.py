@@ -59,22 +59,35 @@ def frames_of_log(data: bytes, base: int) -> Iterator[dict[str, Any]]:
             "segment": base,
             "position": at,
             "size": size,
+            "role": 0,
         }
         if found["kind"] == RECORDS:
             # What the envelope says of the batch in it, the batch says too: base offset, last offset delta.
             said = int.from_bytes(frame[80:88], "big"), int.from_bytes(frame[103:107], "big") + 1
             if said != (found["first_offset"], found["count"]):
                 raise ValueError(f"the batch in the frame at {at} says something else: {said}")
+            found["role"] = role_of(frame[80:])
         yield found
         at += size
+
+
+def role_of(batch: bytes) -> int:
+    """Return the role of a batch: attributes are at 21, and in a marker the key is behind 5 bytes at 61.
+
+    Those are size, attributes, timestamp, offset and size of the key, each small enough for one byte.
+    """
+    attributes = int.from_bytes(batch[21:23], "big")
+    if attributes & 0x30 == 0x30:
+        return {0: 3, 1: 2}.get(int.from_bytes(batch[68:70], "big"), 4)
+    return 4 if attributes & 0x20 else attributes >> 4 & 1
 
 
 def frames_of_index(data: bytes, base: int) -> Iterator[dict[str, Any]]:
     """Yield what the index of a segment says of its frames: an entry of 96 bytes each, little-endian.
 
     First id u64, first offset u64, org u64, topic hash of 16 bytes, partition u32, how many ids u32, segment
-    u64, position u64, size u32, kind u8, a zero, producer epoch i16, producer id i64, largest timestamp i64,
-    base sequence i32, CRC-32C u32 of the 92 bytes before.
+    u64, position u64, size u32, kind u8, role u8, producer epoch i16, producer id i64, largest timestamp i64,
+    base sequence or coordinator epoch i32, CRC-32C u32 of the 92 bytes before.
     """
     for at in range(0, len(data), 96):
         entry = data[at : at + 96]
@@ -91,6 +104,7 @@ def frames_of_index(data: bytes, base: int) -> Iterator[dict[str, Any]]:
             "position": int.from_bytes(entry[56:64], "little"),
             "size": int.from_bytes(entry[64:68], "little"),
             "kind": entry[68],
+            "role": entry[69],
         }
 
 

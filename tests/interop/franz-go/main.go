@@ -4,6 +4,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -14,6 +16,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 type record struct {
@@ -26,9 +31,11 @@ type record struct {
 }
 
 var plan struct {
-	Bootstrap  string `json:"bootstrap"`
-	Topic      string `json:"topic"`
-	Partitions int32  `json:"partitions"`
+	Bootstrap  string   `json:"bootstrap"`
+	Login      *login   `json:"login"`
+	Steps      []string `json:"steps"`
+	Topic      string   `json:"topic"`
+	Partitions int32    `json:"partitions"`
 	Produce    []struct {
 		Compression string   `json:"compression"`
 		Records     []record `json:"records"`
@@ -71,7 +78,42 @@ func say(step string, seen map[string]any) {
 }
 
 func client(options ...kgo.Opt) *kgo.Client {
+	if plan.Login != nil {
+		options = append(options, plan.Login.options()...)
+	}
 	return must(kgo.NewClient(append(options, kgo.SeedBrokers(plan.Bootstrap))...))
+}
+
+// What the client trusts, and as whom it connects.
+type login struct {
+	CA          string `json:"ca"`
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+	Mechanism   string `json:"mechanism"`
+	User        string `json:"user"`
+	Password    string `json:"password"`
+	Token       string `json:"token"`
+}
+
+func (l *login) options() []kgo.Opt {
+	settings := &tls.Config{RootCAs: x509.NewCertPool()}
+	settings.RootCAs.AppendCertsFromPEM(must(os.ReadFile(l.CA)))
+	if l.Certificate != "" {
+		settings.Certificates = []tls.Certificate{must(tls.LoadX509KeyPair(l.Certificate, l.Key))}
+	}
+	options := []kgo.Opt{kgo.DialTLSConfig(settings)}
+	password := scram.Auth{User: l.User, Pass: l.Password}
+	switch l.Mechanism {
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: l.User, Pass: l.Password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(password.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(password.AsSha512Mechanism()))
+	case "OAUTHBEARER":
+		options = append(options, kgo.SASL(oauth.Auth{Token: l.Token}.AsMechanism()))
+	}
+	return options
 }
 
 func main() {
@@ -81,12 +123,17 @@ func main() {
 	connection := client()
 	defer connection.Close()
 	admin := kadm.NewClient(connection)
-	create(admin)
-	produce()
-	idempotent()
-	consume()
-	group()
-	administer(admin)
+	steps := map[string]func(){
+		"create":     func() { create(admin) },
+		"produce":    produce,
+		"idempotent": idempotent,
+		"consume":    consume,
+		"group":      group,
+		"admin":      func() { administer(admin) },
+	}
+	for _, step := range plan.Steps {
+		steps[step]()
+	}
 }
 
 func create(admin *kadm.Client) {

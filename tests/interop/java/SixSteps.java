@@ -25,6 +25,8 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.Metric;
+import org.apache.kafka.common.MetricName;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
@@ -41,13 +43,22 @@ public class SixSteps {
     public static void main(String[] arguments) throws Exception {
         plan = JSON.readTree(new File(arguments[0]));
         topic = plan.get("topic").asText();
+        // Kafka asks nobody for a token who is not named here too.
+        JsonNode tokens = plan.path("settings").path("sasl.oauthbearer.token.endpoint.url");
+        System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", tokens.asText());
         try (Admin admin = Admin.create(settings(Map.of()))) {
-            create(admin);
-            produce();
-            idempotent();
-            consume();
-            group();
-            admin(admin);
+            for (JsonNode step : plan.get("steps")) {
+                switch (step.asText()) {
+                    case "create" -> create(admin);
+                    case "produce" -> produce();
+                    case "idempotent" -> idempotent();
+                    case "consume" -> consume();
+                    case "group" -> group();
+                    case "admin" -> admin(admin);
+                    case "lasting" -> lasting();
+                    default -> throw new IllegalArgumentException(step.asText());
+                }
+            }
         }
     }
 
@@ -62,6 +73,7 @@ public class SixSteps {
     static Map<String, Object> settings(Map<String, Object> more) {
         Map<String, Object> all = new HashMap<>(more);
         all.put("bootstrap.servers", plan.get("bootstrap").asText());
+        plan.path("settings").properties().forEach(each -> all.put(each.getKey(), each.getValue().asText()));
         return all;
     }
 
@@ -190,6 +202,41 @@ public class SixSteps {
                 say("group", Map.of("records", seen));
             }
         }
+    }
+
+    /** Send and read in a group until a producer and a consumer have authenticated again so many times. */
+    static void lasting() throws Exception {
+        int times = plan.get("reauthentications").asInt();
+        List<String> sent = new ArrayList<>();
+        List<String> read = new ArrayList<>();
+        Map<String, Object> seen = new HashMap<>();
+        try (var producer = new KafkaProducer<>(settings(Map.of()), new StringSerializer(), new StringSerializer());
+             var consumer = consumer(Map.of("group.id", plan.get("group").asText()))) {
+            consumer.subscribe(List.of(topic));
+            while (read.size() < sent.size()
+                || total(producer.metrics(), "successful-reauthentication-total") < times
+                || total(consumer.metrics(), "successful-reauthentication-total") < times) {
+                String value = "value " + sent.size();
+                producer.send(new ProducerRecord<>(topic, 0, null, value)).get();
+                sent.add(value);
+                consumer.poll(Duration.ofMillis(10)).forEach(record -> read.add(record.value()));
+                consumer.commitSync();
+            }
+            for (var metrics : List.of(producer.metrics(), consumer.metrics())) {
+                for (String name : List.of("connection-close-total", "failed-reauthentication-total")) {
+                    seen.merge(name, total(metrics, name), (one, other) -> (double) one + (double) other);
+                }
+            }
+        }
+        seen.putAll(Map.of("sent", sent, "read", read));
+        say("lasting", seen);
+    }
+
+    /** Return a metric of the client itself, not of one of its connections. */
+    static double total(Map<MetricName, ? extends Metric> metrics, String name) {
+        return metrics.values().stream()
+            .filter(each -> each.metricName().name().equals(name) && !each.metricName().tags().containsKey("node-id"))
+            .mapToDouble(each -> (double) each.metricValue()).sum();
     }
 
     static void admin(Admin admin) throws Exception {

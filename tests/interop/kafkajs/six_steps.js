@@ -8,13 +8,22 @@ const { ZstdCodec } = require("zstd-codec");
 
 const plan = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const input = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const { ca, certificate, key, mechanism, user, password, token } = plan.login ?? {};
+const pem = (path) => (path ? fs.readFileSync(path) : undefined);
 const kafka = new Kafka({
   clientId: "six-steps",
   brokers: [plan.bootstrap],
+  ssl: plan.login && { ca: [pem(ca)], cert: pem(certificate), key: pem(key) },
+  sasl: mechanism && {
+    mechanism: mechanism.toLowerCase(),
+    username: user,
+    password,
+    oauthBearerProvider: async () => ({ value: token }),
+  },
   logLevel: logLevel.WARN,
   logCreator: () => (entry) => console.error(JSON.stringify(entry)),
   // It gives up after five attempts, which is sooner than a broker restarts on a busy machine.
-  retry: { initialRetryTime: 100, maxRetryTime: 1000, retries: 30 },
+  retry: { initialRetryTime: 100, maxRetryTime: 1000, retries: plan.retries ?? 30 },
 });
 const admin = kafka.admin();
 
@@ -81,6 +90,9 @@ async function produce() {
     offsets.push(await send(part.records, types[part.compression], {}));
   }
   await say("produce", { offsets });
+}
+
+async function idempotent() {
   const numbered = await send(plan.idempotent, CompressionTypes.None, { idempotent: true });
   await say("idempotent", { offsets: numbered });
 }
@@ -186,11 +198,8 @@ async function administer() {
 async function main() {
   await plugCodecs();
   await admin.connect();
-  await create();
-  await produce();
-  await consume();
-  await group();
-  await administer();
+  const steps = { create, produce, idempotent, consume, group, admin: administer };
+  for (const step of plan.steps) await steps[step]();
   await admin.disconnect();
 }
 

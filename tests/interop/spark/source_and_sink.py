@@ -44,14 +44,16 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
 
+    client = {"bootstrap.servers": plan["bootstrap"], **plan["settings"]}
+    address = {f"kafka.{name}": value for name, value in client.items()}
+
     def source(reader: Any, topic: str, **options: str) -> DataFrame:
-        given = {"kafka.bootstrap.servers": plan["bootstrap"], "includeHeaders": "true", **options}
+        given = {**address, "includeHeaders": "true", **options}
         found: DataFrame = reader.format("kafka").options(**given).option("subscribe", topic).load()
         return found
 
     def sink(writer: Any, topic: str) -> Any:
-        given = {"kafka.bootstrap.servers": plan["bootstrap"], "topic": topic}
-        return writer.format("kafka").options(**given)
+        return writer.format("kafka").options(**address, topic=topic)
 
     def drain(frame: DataFrame, name: str) -> list[dict[str, Any]]:
         """Read a stream to its end as it is now, into a table."""

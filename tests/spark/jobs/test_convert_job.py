@@ -76,3 +76,18 @@ def test_names_that_are_taken_or_missing_are_one_sentence(data: Path) -> None:
     assert "expected batch or" in refused(
         *arguments, "-t", "orders", "--to", "x", "--config", "cordwood.format=none"
     )
+
+
+def test_microseconds_are_kept_from_format_to_format(data: Path) -> None:
+    """They are a header on the way; a topic that stores milliseconds refuses it by name."""
+    header = "cordwood.timestamp_us"
+    with cordwood.open(data) as log:
+        config = {"cordwood.format": "rustlog", "cordwood.timestamp.precision": "us"}
+        log.topic("fine", config=config).append(
+            b"v", timestamp=NOW, headers=[(header, b"%d" % (NOW * 1000 + 7))]
+        )
+    arguments = ("pipeline", "convert", "--data", data, "-t", "fine", "--to")
+    kimberlite = ("--config", "cordwood.format=kimberlite")
+    said(*arguments, "k", *kimberlite, "--config", "cordwood.timestamp.precision=us")
+    assert rows_of(data, "k") == rows_of(data, "fine")
+    assert "headers, which the format kimberlite cannot hold" in refused(*arguments, "coarse", *kimberlite)

@@ -27,8 +27,8 @@ from cordwood.spark.access.access import Ends, TopicState
 from cordwood.spark.jobs.export import files as export_files
 from cordwood.spark.jobs.export import job as job
 from cordwood.spark.jobs.export.files import NO_DATE, Written
-from cordwood.spark.jobs.export.job import Do, ExportJobReport, ExportOptions, run_export
-from cordwood.spark.jobs.export.plan import ExportSlice, Manifest, plan_next
+from cordwood.spark.jobs.export.job import Do, ExportJobReport, ExportOptions, ExportTask, run_export
+from cordwood.spark.jobs.export.plan import Manifest, plan_next
 from cordwood.spark.jobs.log_place import LogPlace
 
 DAY_MS = 86_400_000
@@ -41,9 +41,9 @@ def log(tmp_path: Path) -> Iterator[cordwood.Log]:
         yield opened
 
 
-def here(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
+def here(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
     """Run tasks in this process, for what is not about Spark."""
-    return [do(piece) for piece in slices]
+    return [do(task) for task in tasks]
 
 
 def exported(tmp_path: Path, *topics: str, **options: Any) -> ExportJobReport:
@@ -128,8 +128,8 @@ def test_killed_between_steps_and_run_again_spark_reads_each_record_once(
     fill(topic, 0, 20)
     fill(topic, 1, 20)
 
-    def killed(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
-        do(slices[0])
+    def killed(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
+        do(tasks[0])
         raise KeyboardInterrupt
 
     options = ExportOptions(LogPlace(path=str(tmp_path / "data")), str(tmp_path / "out"))
@@ -253,9 +253,9 @@ def test_a_plan_that_the_manifest_has_is_not_done_again(tmp_path: Path, log: cor
     fill(topic, 0, 20)
     own = tmp_path / "out" / "_cordwood"
 
-    def noting(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
+    def noting(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
         (tmp_path / "plan").write_bytes((own / "plan.json").read_bytes())
-        return here(slices, do)
+        return here(tasks, do)
 
     options = ExportOptions(LogPlace(path=str(tmp_path / "data")), str(tmp_path / "out"))
     run_export(options, noting, PosixFiles())
@@ -374,8 +374,8 @@ def test_what_a_killed_run_planned_and_is_gone_is_named_and_can_be_skipped(
     topic = log.topic("orders")
     topic.append_many([(None, b"old", None, NOW)] * 10 + [(None, b"old", None, NOW + DAY_MS)] * 10)
 
-    def killed(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
-        here(slices, do)
+    def killed(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
+        here(tasks, do)
         raise KeyboardInterrupt
 
     options = ExportOptions(LogPlace(path=str(tmp_path / "data")), str(tmp_path / "out"))
@@ -498,10 +498,10 @@ def test_a_corrupt_segment_is_named_with_its_exit_code(
 def test_two_exports_at_once_to_one_directory_are_refused(tmp_path: Path, log: cordwood.Log) -> None:
     fill(log.topic("orders"), 0, 5)
 
-    def meanwhile(slices: Sequence[ExportSlice], do: Do) -> list[list[Written]]:
+    def meanwhile(tasks: Sequence[ExportTask], do: Do) -> list[list[Written]]:
         with pytest.raises(DirectoryLocked, match=r"_cordwood/lock is locked .*pid \d+ on"):
             exported(tmp_path)
-        return here(slices, do)
+        return here(tasks, do)
 
     options = ExportOptions(LogPlace(path=str(tmp_path / "data")), str(tmp_path / "out"))
     run_export(options, meanwhile, PosixFiles())
@@ -513,9 +513,9 @@ def test_an_executor_that_does_not_see_the_directory_says_so_with_its_host(
 ) -> None:
     fill(log.topic("orders"), 0, 5)
 
-    def elsewhere(slices: Sequence[ExportSlice], do: Any) -> list[list[Written]]:
+    def elsewhere(tasks: Sequence[ExportTask], do: Any) -> list[list[Written]]:
         _, *arguments = do.args
-        return [do.func(MemoryFiles(), *arguments, piece) for piece in slices]
+        return [do.func(MemoryFiles(), *arguments, task) for task in tasks]
 
     options = ExportOptions(LogPlace(path=str(tmp_path / "data")), str(tmp_path / "out"))
     with pytest.raises(CordwoodError, match=f"^host {process.host()} cannot see {tmp_path / 'out'}, which"):

@@ -18,13 +18,14 @@ from pyspark.sql import SparkSession
 from support.commands import refused, said
 from support.interrupting import interrupted_after
 from support.patience import SECONDS_MAX, until
+from support.seeds import seed_or
 from support.sinks import check_clean
 
 import cordwood
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-SEED = 7
+SEED = seed_or(7)
 START_MS = 1_700_000_100_000
 SCHEMA = "item string, amount long"
 Row = tuple[bytes | None, bytes | None, Sequence[Any], int]

@@ -27,7 +27,7 @@ from cordwood.storage.backup.create import back_up
 from cordwood.storage.backup.record import read_record
 from cordwood.storage.backup.transfer import STAGING_PREFIX, BackupReport, Transfer
 from cordwood.storage.log.state import read_state
-from cordwood.storage.sink.publishing import Intent, Journal, journal_path, read_journal
+from cordwood.storage.sink.journal import Intent, Journal, journal_path, read_journal
 from cordwood.verify import verify_directory
 
 BACKUP = "/backup"

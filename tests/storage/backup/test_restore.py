@@ -25,7 +25,7 @@ from cordwood.storage.backup.restoring import MARKER, Point, RestoreReport, rest
 from cordwood.storage.backup.transfer import Transfer
 from cordwood.storage.log.state import read_state
 from cordwood.storage.meta.identity import read_identity
-from cordwood.storage.sink.publishing import Journal, journal_path
+from cordwood.storage.sink.journal import Journal, journal_path
 from cordwood.verify import verify_directory
 
 BACKUP, NEW = "/backup", "/place/new"

@@ -19,6 +19,7 @@ from support.data_directory import with_crc
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles, image
 from support.logs import DATA, SMALL, disk_of, frames_of, open_log, partition_path, segment_file
 from support.patience import until
+from support.seeds import seeds_from
 
 import cordwood
 from cordwood.disk.files import File, Files, Mode, join, read_file
@@ -315,7 +316,8 @@ def test_the_chain_is_the_same_in_the_smallest_windows(monkeypatch: pytest.Monke
 def test_after_any_history_every_frame_is_found_at_its_leaf() -> None:
     """Appends, truncations anywhere, a log start that moves, and following at any time."""
     equal = statements = 0
-    for seed in range(120):
+    seeds = seeds_from(0, 120)
+    for seed in seeds:
         chance, files = Random(seed), MemoryFiles()
         with open_log(files) as log:
             topic = log.topic("orders", config=SMALL)
@@ -341,7 +343,7 @@ def test_after_any_history_every_frame_is_found_at_its_leaf() -> None:
                 equal += report.frames_compared
                 statements += len(chain.statements())
         check_sound(files)
-    print(f"{equal} frames equal their leaves, {statements} statements among them")
+    print(f"seeds {seeds[0]} to {seeds[-1]}: {equal} frames equal their leaves, {statements} statements")
     assert equal > 300
     assert statements > 100
 

@@ -137,9 +137,10 @@ def test_a_chain_can_be_followed_from_a_snapshot(tmp_path: Path) -> None:
         head, at = record.hash(data), record.end
     with cordwood.open(tmp_path) as log:
         kept = log.topic("t").snapshots()
-        kept.save(9, b"state", chain_head=head)
+        kept.save(9, b"state")
         snapshot = kept.nearest(12).snapshot
     assert snapshot is not None
+    assert snapshot.chain_head == head
     found = follow_chain(FILES, partition(tmp_path), start=(snapshot.offset, snapshot.chain_head))
     assert (found.records, found.start_offset, found.head) == (6, 9, whole.head)
     wrong = follow_chain(FILES, partition(tmp_path), start=(9, bytes(32)))

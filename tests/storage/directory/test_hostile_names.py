@@ -30,7 +30,7 @@ from cordwood.interchange.importing import ImportSource, import_topic
 from cordwood.storage.directory.data_directory import DataDirectory, Opening
 from cordwood.storage.meta.catalogue import Catalogue, CatalogueEntry, DeletedEntry, TopicEntry
 from cordwood.storage.meta.identity import mark_unclean
-from cordwood.storage.sink.publishing import Journal, journal_path
+from cordwood.storage.sink.journal import Journal, journal_path
 from cordwood.storage.sink.staging import StagedTarget, query_key
 from cordwood.verify import verify_directory
 

@@ -24,6 +24,7 @@ from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, DiskFull, LogClosed, StorageError, UnknownTopic
 from cordwood.storage.directory.data_directory import DataDirectory, Opening
 from cordwood.storage.meta.catalogue import Contents, DeletedEntry, ProducerIdsEntry, TopicEntry
+from cordwood.storage.meta.security_entries import AclEntry
 from cordwood.storage.readonly.directory import ReadOnlyDirectory
 from cordwood.telemetry import Telemetry
 
@@ -610,6 +611,7 @@ def test_the_worked_examples_of_catalogue_entries_are_their_bytes() -> None:
     data.topics.create("orders", "7f5ac1d2-90b5-4c4a-9a0d-2d1c4d8f3b60", 1, {})
     data.topics.delete("orders")
     data.producer_ids.reserve(1000)
+    data.security.change([AclEntry(0, 2, "public.", 4, "User:*", "*", 3, 3)])
     written = b"".join(bytes.fromhex(size + crc) + body.encode() for size, crc, body in examples)
-    assert len(examples) == 2
+    assert len(examples) == 3
     assert read_file(files, join(DATA, "meta", "catalogue.log")).endswith(written)

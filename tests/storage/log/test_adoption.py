@@ -12,7 +12,7 @@ from support.verifying import verify
 
 from cordwood.disk.files import Files, join
 from cordwood.disk.memory import MemoryFiles
-from cordwood.errors import CordwoodError, DiskFull, LogFailed
+from cordwood.errors import CordwoodError, DiskFull, LogFailed, RecordRefused
 from cordwood.formats import batch
 from cordwood.formats.receiving import BatchTerms
 from cordwood.storage.directory.data_directory import DataDirectory
@@ -183,3 +183,18 @@ def test_a_reader_beside_sees_the_adopted_segment_in_place_of_the_empty_one() ->
     log.adopt(PATH, put(files, *numbered(2)))
     assert [record.value for record in records_of(partition)] == [b"0/0", b"0/1"]
     reader.close()
+
+
+@pytest.mark.parametrize("attributes", [batch.TRANSACTIONAL, batch.TRANSACTIONAL | batch.CONTROL])
+def test_a_file_with_a_batch_of_a_transaction_is_refused(attributes: int) -> None:
+    """No coordinator knows that transaction, so it might stay open for ever."""
+    files = MemoryFiles()
+    log = made(files).partitions.own("orders", 0)
+    options = batch.BatchOptions(attributes=attributes, producer_id=1, producer_epoch=0, base_sequence=0)
+    size = put(files, *numbered(2), batch.encode_records([(b"\0\0\0\1", bytes(6))], NOW_MS, options))
+    with pytest.raises(RecordRefused, match="is part of a transaction"):
+        log.adopt(PATH, size)
+    assert log.log_end_offset == 0
+    log.append([(b"k", b"v")])
+    log.commit()
+    assert [record.value for record in records_of(log)] == [b"v"]

@@ -14,7 +14,7 @@ from cordwood.storage.log import PartitionLog, Producers
 from cordwood.storage.log.append_meter import REPORT_EVERY, AppendMeter
 from cordwood.storage.log.file_cache import CheckedRanges, LoadedIndexes, OpenFiles
 from cordwood.storage.log.group_commit import GroupCommit
-from cordwood.storage.log.producer_saving import ProducerKeeper
+from cordwood.storage.log.producers import ProducerKeeper
 from cordwood.telemetry import Telemetry
 
 Plant = Callable[[PartitionLog], None]

@@ -150,13 +150,17 @@ def index_of(frames: Sequence[StoredFrame], interval_bytes: int) -> bytes:
     return entries
 
 
-def time_index_of(frames: Sequence[StoredFrame]) -> bytes:
-    entries, largest = b"", None
-    for frame in frames:
-        if largest is None or frame.max_timestamp > largest:
-            largest = frame.max_timestamp
-            entries += struct.pack(">qQ", largest, frame.base_offset)
-    return entries
+def time_index_of(frames: Sequence[StoredFrame], interval: int) -> bytes:
+    """The first frame, then the largest timestamp before each frame that has an entry in the offset index."""
+    indexed = {offset for offset, _ in struct.iter_unpack(">QQ", index_of(frames, interval))}
+    entries: list[tuple[int, int]] = []
+    for number, frame in enumerate(frames):
+        if frame.base_offset in indexed and number:
+            best = max(frames[:number], key=lambda each: (each.max_timestamp, -each.base_offset))
+            entries.append((best.max_timestamp, best.base_offset))
+        elif not number:
+            entries.append((frame.max_timestamp, frame.base_offset))
+    return b"".join(struct.pack(">qQ", *entry) for entry in dict.fromkeys(entries))
 
 
 def put(log: PartitionLog, *rows: Any) -> int:
@@ -292,15 +296,6 @@ def test_a_segment_is_sealed_when_its_offset_index_is_full() -> None:
     assert all(len(bench.segment(base, "idx")) == 64 for base in (0, 4))
 
 
-def test_a_segment_is_sealed_when_its_time_index_is_full() -> None:
-    bench = memory(segment_index_bytes="64")
-    log = bench.open()
-    for i in range(10):
-        put(log, (None, b"%d" % i, [], 1_000 + i))
-    assert bench.bases() == [0, 4, 8]
-    assert all(len(bench.segment(base, "timeidx")) == 64 for base in (0, 4))
-
-
 def test_a_segment_is_sealed_on_request_unless_it_is_empty() -> None:
     bench = memory()
     log = bench.open()
@@ -407,7 +402,7 @@ def test_index_files_hold_what_the_documentation_says(interval: int) -> None:
     for base in bench.bases():
         frames = frames_of(bench.segment(base, "log"))
         assert bench.segment(base, "idx") == index_of(frames, interval)
-        assert bench.segment(base, "timeidx") == time_index_of(frames)
+        assert bench.segment(base, "timeidx") == time_index_of(frames, interval)
         compared += len(frames)
     assert compared > 100
 
@@ -1068,6 +1063,16 @@ def test_checkpoint_json_missing_stale_or_corrupt_gives_the_same_records(
     assert read_all(bench.open()) == records
     bench.data.close()
     assert summary(bench)["partitions"][0]["log_end_offset"] == 18
+
+
+def test_a_missing_checkpoint_json_is_written_again_even_without_topics() -> None:
+    bench = memory()
+    bench.open()
+    bench.data.close()
+    bench.files.unlink(join(bench.root, "meta", "checkpoint.json"))
+    bench.open()
+    bench.data.close()
+    assert "partitions" in summary(bench)
 
 
 def test_recovery_is_deterministic_and_done_twice_changes_nothing_more() -> None:

@@ -34,7 +34,6 @@ from cordwood.disk.files import Files, read_file
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, LogFailed, OutOfSequence, ProducerFenced, StorageError
 from cordwood.formats.format import ProducerStamp
-from cordwood.storage.log import producers
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.log.producers import (
     BATCHES_KEPT,
@@ -43,6 +42,7 @@ from cordwood.storage.log.producers import (
     ProducersSnapshot,
     StoredBatch,
 )
+from cordwood.storage.log.producers import known as producers_known
 
 LAST = SEQUENCES - 1
 
@@ -140,7 +140,7 @@ def test_producers_do_not_disturb_each_other() -> None:
 
 def test_producers_expire_by_a_sweep_and_never_by_the_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that jumps must not make a retry pass for a new batch; a full house is swept."""
-    monkeypatch.setattr(producers, "SWEEP_COUNT", 4)
+    monkeypatch.setattr(producers_known, "SWEEP_COUNT", 4)
     known = noted(stamp(0, producer=1), stamp(0, producer=2), stamp(0, producer=3), now_ms=100)
     known.expire(10**15)
     assert len(known) == 3
@@ -156,7 +156,7 @@ def test_a_sweep_that_finds_nothing_to_forget_waits_until_their_number_has_doubl
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A house full of producers that are alive is not searched at every append."""
-    monkeypatch.setattr(producers, "SWEEP_COUNT", 4)
+    monkeypatch.setattr(producers_known, "SWEEP_COUNT", 4)
     known = Producers()
     sizes = []
     for i in range(40):
@@ -306,7 +306,7 @@ def versions_of(data: bytes) -> dict[str, bytes]:
         "a flipped bit of a number": data.replace(b'"epoch":0', b'"epoch":1', 1),
         "without its checksum": msgspec.json.encode(body),
         # These would be believed if only their checksum were asked, and they know nobody.
-        "of a later format": written(format=2, producers=[]),
+        "of a later format": written(format=3, producers=[]),
         "of another topic": written(topic_id="id-2", producers=[]),
         "of another partition": written(partition=1, producers=[]),
         "of an earlier format": written(format=0, producers=[]),

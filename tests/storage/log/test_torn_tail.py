@@ -26,6 +26,7 @@ from support.logs import (
     partition_path,
     segment_file,
 )
+from support.seeds import seed_or
 
 from cordwood.disk.files import join
 from cordwood.disk.memory import MemoryFiles
@@ -33,7 +34,7 @@ from cordwood.errors import CorruptRange
 from cordwood.records import Record
 from cordwood.storage.log.opening import RecoveryReport
 
-SEED = 20_240_607
+SEED = seed_or(20_240_607)
 QUARANTINE = join(DATA, "quarantine")
 NOTHING = Damage((), derived=True)
 

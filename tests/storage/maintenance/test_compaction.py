@@ -12,6 +12,7 @@ import pytest
 from support.clocks import HookedFiles, ManualClock
 from support.disks import FaultPlan, FaultyFiles, image
 from support.logs import disk_of
+from support.seeds import seeds_from
 from support.sweeps import every
 
 import cordwood
@@ -102,7 +103,7 @@ def test_the_last_record_of_each_key_stays_at_its_offset(disk: MemoryFiles) -> N
         assert read(log.topic("t")) == after
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds_from(0, 6))
 def test_any_run_of_appends_and_compactions_is_what_a_dictionary_says(disk: MemoryFiles, seed: int) -> None:
     """Batches of any size and compression cannot be had here; sizes, tombstones and restarts can."""
     dice = random.Random(seed)
@@ -340,11 +341,13 @@ def test_planning_waits_for_enough_to_compact_and_for_lags() -> None:
     assert plan_compaction(sealed, 20, config, 0, force=True) is not None
     assert plan_compaction([], 0, config, 0, force=True) is None
     lagging = TopicConfig(cleanup_policy="compact", min_compaction_lag_ms=50)
-    timed = [info(0, 10, max_timestamp=100), info(10, 20, max_timestamp=200)]
+    timed = [info(0, 10, appended_ms=100), info(10, 20, appended_ms=200)]
     found = plan_compaction(timed, 0, lagging, 200)
     assert found is not None
     assert found.end == 10
     assert plan_compaction(timed, 0, lagging, 120) is None
+    unknown = [info(0, 10, max_timestamp=100)]
+    assert plan_compaction(unknown, 0, lagging, 10**12) is None, "when it was appended is not known"
     overdue = TopicConfig(cleanup_policy="compact", max_compaction_lag_ms=50)
     opened = [info(0, 10, size=1000), info(10, 20, size=1, opened_ms=100)]
     assert plan_compaction(opened, 10, overdue, 150) is None

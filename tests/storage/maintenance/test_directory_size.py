@@ -15,7 +15,8 @@ from support.clocks import ManualClock
 
 import cordwood
 from cordwood.broker import topics as broker_topics
-from cordwood.broker.groups.coordinator import Coordinator, GroupLimits
+from cordwood.broker.groups.coordinator import Coordinator
+from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import NAME as OFFSETS_TOPIC
 from cordwood.broker.groups.offsets_topic import Committed
 from cordwood.config.topic import RETAINED_SEGMENT_BYTES_MIN, TopicConfig
@@ -173,7 +174,7 @@ def test_a_live_shared_segment_is_not_sealed_before_its_time() -> None:
 
 def test_committed_offsets_take_no_more_than_a_few_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every commit is a record, and only the last of a group and partition counts."""
-    monkeypatch.setattr(broker_topics, "OFFSETS_SEGMENT_BYTES", 16 << 10)
+    monkeypatch.setattr(broker_topics, "INTERNAL_SEGMENT_BYTES", 16 << 10)
     files, clock, most = MemoryFiles(), ManualClock(), 0
     with cordwood.open(DATA, files=files, clock=clock) as log:
         coordinator = Coordinator(GroupLimits(), str)
@@ -185,7 +186,7 @@ def test_committed_offsets_take_no_more_than_a_few_segments(monkeypatch: pytest.
                 most = max(most, sizes(files)["log"])
         assert log.config_of(OFFSETS_TOPIC).segment_bytes == 16 << 10
     assert most <= 4 * (16 << 10)
-    assert broker_topics.OFFSETS_SEGMENT_BYTES < 1 << 30
+    assert broker_topics.INTERNAL_SEGMENT_BYTES < 1 << 30
 
 
 @pytest.mark.parametrize(

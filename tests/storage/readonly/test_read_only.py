@@ -19,6 +19,7 @@ import pytest
 from support.clocks import HookedFiles, ManualClock
 from support.disks import CHANGES, image
 from support.patience import SECONDS_MAX
+from support.seeds import seed_or
 
 import cordwood
 from cordwood.disk.files import read_file
@@ -241,7 +242,7 @@ BUSY = textwrap.dedent(
     import json, random, sys
     import cordwood
     path, journal, rounds = sys.argv[1], open(sys.argv[2], "w", buffering=1), int(sys.argv[3])
-    chance, serial = random.Random(7), 0
+    chance, serial = random.Random(int(sys.argv[4])), 0
     with cordwood.open(path) as log:
         topic = log.topic("orders", config={"segment.bytes": "4000", "index.interval.bytes": "300"})
         topic.append(b"0:0")
@@ -273,10 +274,10 @@ BUSY = textwrap.dedent(
 
 
 def test_beside_a_writer_that_never_rests_every_record_read_is_one_it_wrote(tmp_path: Path) -> None:
-    data, journal = tmp_path / "data", tmp_path / "journal"
-    process = subprocess.Popen(
-        [sys.executable, "-c", BUSY, str(data), str(journal), "1500"], stdout=subprocess.PIPE, text=True
-    )
+    data, journal, seed = tmp_path / "data", tmp_path / "journal", seed_or(7)
+    print(f"seed {seed}")
+    command = [sys.executable, "-c", BUSY, str(data), str(journal), "1500", str(seed)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     seen: set[tuple[int, int]] = set()
     passes, errors = 0, 0
     try:

@@ -100,6 +100,25 @@ def test_each_topic_goes_by_its_own_retention_and_nothing_younger_goes() -> None
     assert starts == [(10, 2, 0), (12, 4, 0), (12, 6, 0), (12, 8, 0), (12, 10, 0), (12, 12, 0), (12, 12, 0)]
 
 
+@pytest.mark.parametrize("clock_setting", ["append", "timestamp"])
+def test_what_producers_stamp_counts_only_by_the_clock_of_timestamps(clock_setting: str) -> None:
+    """D20, for each topic of the shared log."""
+    clock, files = ManualClock(), MemoryFiles()
+    data = open_data(files, clock)
+    create(data, "orders", retention_ms=str(HOUR), cordwood_retention_clock=clock_setting)
+    log = virtual(data, "orders")
+    log.append([(None, b"stamped a year back", (), clock.ms - 365 * 24 * HOUR)])
+    log.commit()
+    physical(data).roll()
+    by_timestamp = clock_setting == "timestamp"
+    assert len(data.maintenance.maintain_all().expired) == by_timestamp
+    assert log.log_start_offset == by_timestamp
+    clock.advance(HOUR + 1)
+    data.maintenance.maintain_all()
+    assert log.log_start_offset == 1
+    data.close()
+
+
 def test_a_topic_of_limited_size_loses_whole_frames_until_it_fits() -> None:
     clock, files = ManualClock(), MemoryFiles()
     data = open_data(files, clock)

@@ -60,7 +60,14 @@ from cordwood.formats.batch import BatchOptions
 from cordwood.storage.directory.data_directory import DataDirectory
 from cordwood.storage.readonly.directory import ReadOnlyDirectory
 from cordwood.storage.sink import ABANDONED_MS, publishing
-from cordwood.storage.sink.publishing import Journal, journal_path, promised, read_journal
+from cordwood.storage.sink.journal import (
+    NOTHING_PUBLISHED,
+    Journal,
+    journal_path,
+    journal_paths,
+    promised,
+    read_journal,
+)
 from cordwood.storage.sink.staging import Share, share_path
 
 P0, P1, OTHER = ("orders", 0), ("orders", 1), ("other", 0)
@@ -116,6 +123,33 @@ def test_a_batch_is_published_whole_and_in_the_order_of_its_shares(
     assert contents_of(ReadOnlyDirectory(files, DATA, CONFIG)) == wanted
     assert staged_files(files) == []
     assert data.partitions.own("orders", 0).append([(None, b"after")]).base_offset == 5
+
+
+def test_a_topic_that_lifts_timestamps_lifts_those_of_a_published_batch(
+    files: MemoryFiles, way_in: int
+) -> None:
+    """No staged file becomes a segment of it: its timestamps could not be changed any more."""
+    log = made(files, {"cordwood.timestamp.order": "lift"})
+    data = log.data_directory
+    log.topic("other").append(b"before", timestamp=NOW_MS + 500)
+    staged = writer(files)
+    for value, timestamp in ((b"a", NOW_MS), (b"b", NOW_MS + 900), (b"c", NOW_MS + 100)):
+        staged.append(target_of(data, "other", 0), frame_of(value, timestamp=timestamp))
+    data.publisher.publish(QUERY, 0, staged.finish())
+    found = [(record.value, record.timestamp - NOW_MS) for record in log.topic("other").read(0)]
+    assert found == [(b"before", 500), (b"a", 500), (b"b", 900), (b"c", 900)]
+    log.close()
+
+
+def test_a_topic_that_refuses_timestamps_refuses_a_batch_before_its_intent(files: MemoryFiles) -> None:
+    log = made(files, {"cordwood.timestamp.order": "refuse"})
+    data = log.data_directory
+    shares = stage(files, data, PLAN)
+    with pytest.raises(RecordRefused, match="set it to lift or any"):
+        data.publisher.publish(QUERY, 0, shares)
+    assert contents_of(data) == NOTHING
+    assert log.topic("orders").append(b"goes on", partition=0).offset == 0
+    log.close()
 
 
 @pytest.mark.usefixtures("way_in")
@@ -257,11 +291,39 @@ def test_a_batch_without_records_is_remembered(files: MemoryFiles, data: DataDir
     assert contents_of(data) == NOTHING
 
 
-def test_a_query_that_is_not_to_be_remembered_leaves_nothing(files: MemoryFiles, data: DataDirectory) -> None:
-    assert data.publisher.publish(QUERY, 0, stage(files, data, PLAN), remember=False)
-    assert contents_of(data) == PUBLISHED
-    assert not files.exists(journal_path(DATA, QUERY))
+def test_a_query_that_is_not_to_be_remembered_leaves_a_number_until_the_next_publication(
+    files: MemoryFiles, data: DataDirectory
+) -> None:
+    """Readers beside the writer learn from it that a batch was published meanwhile."""
+    for number in range(3):
+        query = f"once {number}"
+        shares = stage(files, data, {P0: [[b"x"]]}, query=query)
+        assert data.publisher.publish(query, 0, shares, remember=False)
+        assert data.publisher.promised(query) == NOTHING_PUBLISHED
+        assert journal_paths(files, DATA) == [journal_path(DATA, query)]
+        assert read_journal(files, DATA, query) == Journal(query=query, number=number + 1)
+    assert contents_of(data)[P0][-3:] == [b"x"] * 3
     assert staged_files(files) == []
+    # It may be published again: nothing is known of it.
+    assert data.publisher.publish("once 2", 0, stage(files, data, PLAN, query="once 2"), remember=False)
+    assert data.publisher.publish(QUERY, 0, stage(files, data, PLAN))
+    assert journal_paths(files, DATA) == [journal_path(DATA, QUERY)]
+
+
+def test_numbers_go_on_after_an_opening_and_old_ones_are_removed(
+    files: MemoryFiles, data: DataDirectory
+) -> None:
+    assert data.publisher.publish(QUERY, 0, stage(files, data, PLAN))
+    assert data.publisher.publish("once", 0, stage(files, data, PLAN, query="once"), remember=False)
+    data.close()
+    # A power cut may bring back the name of a journal that was removed.
+    write_metadata(files, journal_path(DATA, "older"), Journal(query="older", number=1))
+    data = open_log(files).data_directory
+    assert not data.publisher.publish(QUERY, 0, ())
+    assert sorted(journal_paths(files, DATA)) == sorted(journal_path(DATA, name) for name in (QUERY, "once"))
+    assert data.publisher.publish(QUERY, 1, stage(files, data, PLAN, 1))
+    assert read_journal(files, DATA, QUERY).number == 3
+    assert journal_paths(files, DATA) == [journal_path(DATA, QUERY)]
 
 
 def test_a_query_that_was_remembered_before_stays_so(files: MemoryFiles, data: DataDirectory) -> None:
@@ -810,6 +872,24 @@ def test_an_interrupt_after_the_intent_lets_nobody_have_the_promised_offsets() -
     assert contents_of(open_log(hooked).data_directory)[P0] == [b"a", b"b"]
 
 
+def test_every_partition_has_its_records_before_the_first_of_them_is_visible() -> None:
+    """So readers see a batch in some of its partitions only for as long as the syncs take."""
+    hooked = HookedFiles(MemoryFiles())
+    data = made(hooked).data_directory
+    shares = stage(hooked, data, PLAN)
+    logs = [data.partitions.own(*place) for place in (P0, P1, OTHER)]
+    seen: list[tuple[list[int], list[int]]] = []
+
+    def look(kind: str, path: str) -> None:
+        if kind == "sync" and path.endswith(".log") and read_journal(hooked.inner, DATA, QUERY).intent:
+            seen.append(([log.log_end_offset for log in logs], [log.high_watermark for log in logs]))
+
+    hooked.before = look
+    assert data.publisher.publish(QUERY, 0, shares)
+    assert [ends for ends, _ in seen] == [[3, 1, 1]] * 3
+    assert seen[0][1] == [0, 0, 0]
+
+
 def test_no_space_before_the_intent_publishes_nothing_and_works_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -832,7 +912,8 @@ def test_no_space_before_the_intent_publishes_nothing_and_works_again(
 def test_the_journal_is_what_the_specification_says(files: MemoryFiles, data: DataDirectory) -> None:
     assert data.publisher.publish(QUERY, 3, stage(files, data, PLAN, 3))
     content = json.loads(read_file(files, journal_path(DATA, QUERY)))
-    assert content["body"] == {"format": 1, "query": QUERY, "published": 3, "intent": None}
+    body = {"format": 1, "query": QUERY, "number": 1, "published": 3, "intent": None}
+    assert content["body"] == body
 
 
 def test_a_journal_of_a_newer_version_is_refused_by_name(files: MemoryFiles, data: DataDirectory) -> None:

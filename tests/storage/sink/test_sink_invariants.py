@@ -8,7 +8,8 @@ import pytest
 from support.publishing import QUERY, frame_of, open_log, stage, target_of, writer
 
 from cordwood.disk.memory import MemoryFiles
-from cordwood.storage.sink.publishing import Intent, Journal, PlannedAppend, Publisher
+from cordwood.storage.sink.journal import Intent, Journal, PlannedAppend
+from cordwood.storage.sink.publishing import Publisher
 from cordwood.storage.sink.staging import Share, ShareWriter, StagedTarget
 
 TARGET = StagedTarget("t", "id", 0)

@@ -27,7 +27,7 @@ from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError, DiskFull, FrameError, RecordRefused, StorageError
 from cordwood.formats import batch
 from cordwood.storage.sink import ABANDONED_MS, staging
-from cordwood.storage.sink.publishing import journal_path
+from cordwood.storage.sink.journal import journal_path
 from cordwood.storage.sink.staging import (
     Section,
     Share,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -31,6 +32,11 @@ class Refusal(Enum):
     FENCED = "another member has taken over the instance id"
     GROUP_FULL = "the group is full"
     NOT_STORED = "the generation could not be stored"
+    NO_GROUP = "there is no such consumer group"
+    FENCED_EPOCH = "not the epoch of the member, which must give up its partitions and join again"
+    STALE_EPOCH = "not the epoch of the member"
+    UNRELEASED_INSTANCE = "a member that has not left owns the instance id"
+    UNSUPPORTED_VERSION = "members of the consumer protocol commit with version 9 or later"
 
 
 class Joined(NamedTuple):
@@ -55,11 +61,23 @@ class Synced(NamedTuple):
     protocol: str | None = None
 
 
+class HeartbeatAnswer(NamedTuple):
+    """The answer to a heartbeat of the consumer protocol.
+
+    ``assignment`` has the partitions of the member by topic id; it is None if it has not changed.
+    """
+
+    refusal: Refusal | None = None
+    member_id: str = ""
+    epoch: int = 0
+    assignment: Mapping[bytes, tuple[int, ...]] | None = None
+
+
 class GroupReply(NamedTuple):
     """Answer the request behind *token*."""
 
     token: Token
-    result: Joined | Synced
+    result: Joined | Synced | HeartbeatAnswer
 
 
 class StoreState(NamedTuple):
@@ -72,7 +90,14 @@ class StoreState(NamedTuple):
     token: Token | None = None
 
 
-Action = GroupReply | StoreState
+class StoreRows(NamedTuple):
+    """Store *rows* of a consumer group, then send *replies*: at once if there is nothing to store."""
+
+    rows: list[tuple[bytes, bytes | None]]
+    replies: list[GroupReply]
+
+
+Action = GroupReply | StoreState | StoreRows
 
 
 class Protocol(NamedTuple):

@@ -1,4 +1,4 @@
-"""All consumer groups of a broker by name, with their deadlines, stored state and committed offsets.
+"""The coordinator of all consumer groups of a broker.
 
 Like `group`: events in, effects out, time as an argument. Used by one thread, the server's event loop. State
 to store is returned as records of the internal topic and takes effect when the server reports them stored.
@@ -7,36 +7,36 @@ to store is returned as records of the internal topic and takes effect when the 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     Action,
-    GroupMember,
     GroupReply,
     GroupState,
+    HeartbeatAnswer,
     Joined,
     JoinRequest,
-    Protocol,
     Refusal,
+    StoreRows,
     StoreState,
     Synced,
     Token,
 )
+from cordwood.broker.groups.consumer import (
+    EPOCHS_FROM,
+    CommitCheck,
+    ConsumerGroup,
+    LiveGroup,
+    MemberHeartbeat,
+    upgraded,
+)
 from cordwood.broker.groups.group import Group
-from cordwood.broker.groups.offsets_topic import Committed, OffsetKey, OffsetsRow, StoredGroup, StoredMember
-from cordwood.records import TopicPartition
-
-
-class GroupLimits(NamedTuple):
-    """The bounds of members' requests, and the retention of offsets."""
-
-    session_min_ms: int = 6_000
-    session_max_ms: int = 1_800_000
-    size_max: int = 1 << 30
-    initial_delay_ms: int = 0
-    retention_ms: int = 7 * 24 * 3_600_000
+from cordwood.broker.groups.known import AnyGroup, KnownGroups
+from cordwood.broker.groups.offsets_topic import OffsetsRow
+from cordwood.broker.groups.stored import row_of
+from cordwood.broker.groups.writes import GroupWrites
 
 
 class StoreGroup(NamedTuple):
@@ -48,91 +48,93 @@ class StoreGroup(NamedTuple):
     token: Token | None = None
 
 
-Effect = GroupReply | StoreGroup
+class StoreConsumerRows(NamedTuple):
+    """Store *rows*, then call `Coordinator.rows_stored` with the group and the number."""
+
+    group: str
+    number: int
+    rows: Sequence[OffsetsRow]
 
 
-class Coordinator:
-    """The coordinator of all groups. Used by one thread."""
+Effect = GroupReply | StoreGroup | StoreConsumerRows
 
-    def __init__(self, limits: GroupLimits, new_member_id: Callable[[str], str]) -> None:
-        self.limits = limits
-        self.loaded = False
-        self._new_member_id = new_member_id
-        self._groups: dict[str, Group] = {}
-        self._offsets: dict[str, dict[TopicPartition, Committed]] = {}
-        #: Committed offsets that cannot be decoded, by group and partition; None for an undecodable key.
-        self._unread: set[tuple[str, TopicPartition] | None] = set()
-        self._alarms: list[tuple[int, str]] = []
-        self._alarm_of: dict[str, int] = {}
 
-    # --- loading ----------------------------------------------------------------------------------
+class Coordinator(KnownGroups):
+    """The coordinator of all groups, of the classic and the consumer protocol. Used by one thread.
 
-    def load(self, rows: Iterable[OffsetsRow], now_ms: int) -> int:
-        """Load records of the internal topic in their order; return the number that cannot be decoded.
-
-        Members of a stored generation have one session timeout to send a heartbeat once `loaded` is set.
-        """
-        unread = 0
-        for key, value in rows:
-            try:
-                self._load(key, value, now_ms)
-            except ValueError:
-                unread += 1
-        return unread
-
-    def _load(self, key: bytes, value: bytes | None, now_ms: int) -> None:
-        try:
-            whose = offsets_topic.decode_key(key)
-        except ValueError:
-            self._unread.add(None)
-            raise
-        if isinstance(whose, OffsetKey):
-            place = (whose.topic, whose.partition)
-            if value is not None:
-                self._unread.add((whose.group, place))
-                self._offsets.setdefault(whose.group, {})[place] = offsets_topic.decode_offset(value)
-                self._unread.discard((whose.group, place))
-            else:
-                self._drop_offset(whose.group, place)
-        elif isinstance(whose, str):
-            # Decoded first: a record that cannot be decoded must not remove the group.
-            stored = None if value is None else offsets_topic.decode_group(value)
-            self._groups.pop(whose, None)
-            if stored is not None:
-                self._restore(whose, stored, now_ms)
-
-    def _restore(self, name: str, stored: StoredGroup, now_ms: int) -> None:
-        group = self._new_group(name, now_ms)
-        since_ms = stored.since_ms if stored.since_ms >= 0 else now_ms
-        group.restore(stored.generation, stored.protocol_type or None, since_ms)
-        if stored.members:
-            members = [_member_of(member, stored.protocol) for member in stored.members]
-            group.restore_members(members, stored.protocol, stored.leader, now_ms)
-        self._set_alarm(group)
-
-    def _new_group(self, name: str, now_ms: int) -> Group:
-        group = Group(
-            name,
-            self._new_member_id,
-            size_max=self.limits.size_max,
-            initial_delay_ms=self.limits.initial_delay_ms,
-            state_since_ms=now_ms,
-        )
-        self._groups[name] = group
-        return group
+    *consumer* is what groups of the consumer protocol are told by the broker.
+    """
 
     # --- members ----------------------------------------------------------------------------------
 
     def join(self, name: str, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
         """Add a member to the group; create the group if it does not exist and the member is new."""
         group = self._groups.get(name)
-        if group is None:
+        before: list[Action] = []
+        if group is None or (isinstance(group, LiveGroup) and not group.members):
             if request.member_id:
                 return [GroupReply(token, Joined(Refusal.UNKNOWN_MEMBER, request.member_id))]
+            if group is not None:
+                before = [StoreRows(self._tombstones(group), [])]
             group = self._new_group(name, now_ms)
-        effects = self._effects(group, group.join(request, token, now_ms))
+        effects = self._effects(group, [*before, *group.join(request, token, now_ms)])
         self._drop_if_unused(group)
         return effects
+
+    def consumer_heartbeat(
+        self, name: str, beat: MemberHeartbeat, token: Token, now_ms: int
+    ) -> tuple[list[Effect], frozenset[str]]:
+        """Answer a heartbeat of the consumer protocol; create or convert the group if the member joins.
+
+        Also returns the regular expressions to compare with all topics; `resolved` takes the result.
+        """
+        old = self._groups.get(name)
+        if isinstance(old, LiveGroup):
+            actions, resolve = old.beat(beat, token, now_ms)
+            return self._effects(old, actions), resolve
+        group = None if beat.epoch else self._consumer_group(name, old, now_ms)
+        if group is None:
+            return [GroupReply(token, HeartbeatAnswer(Refusal.NO_GROUP, beat.member_id))], frozenset()
+        rows = [] if old is None else [(offsets_topic.group_key(name), None), *group.rows()]
+        actions, resolve = group.beat(beat, token, now_ms)
+        if not any(isinstance(action, StoreRows) for action in actions):
+            return self._effects(group, actions), frozenset()
+        self._groups[name] = group
+        refused = [] if old is None else old.refuse_all(Refusal.REBALANCING)
+        return self._effects(group, [*refused, StoreRows(rows, []), *actions]), resolve
+
+    def _consumer_group(self, name: str, old: Group | None, now_ms: int) -> LiveGroup | None:
+        """Return a group of the consumer protocol in place of *old*, or None if it cannot be converted."""
+        if old is None or not old.members:
+            return LiveGroup(ConsumerGroup(name), self._around, now_ms)
+        size_max = self._basis.terms_of(name).size_max
+        if not self._basis.policy().upgrades or len(old.members) > size_max:
+            return None
+        known = upgraded(old, self._basis.topics_of(name))
+        if known is None:
+            return None
+        group = LiveGroup(known, self._around, now_ms)
+        group.loaded(now_ms)
+        return group
+
+    def resolved(
+        self, name: str, found: Mapping[str, frozenset[str]] | None, version: int, now_ms: int
+    ) -> list[Effect]:
+        """Set the topics that regular expressions of a group match; None if they could not be compared."""
+        group = self._groups.get(name)
+        if not isinstance(group, LiveGroup):
+            return []
+        return self._effects(group, group.resolved(found, version, now_ms))
+
+    def rows_stored(self, name: str, number: int, *, failed: bool) -> list[Effect]:
+        """Continue after the rows of a `StoreConsumerRows` were stored, or could not be stored."""
+        writes = self._writes[name]
+        replies, told = writes.stored(number, failed=failed)
+        if writes.is_idle:
+            del self._writes[name]
+        if told:
+            return list(replies)
+        return [reply._replace(result=type(reply.result)(Refusal.NOT_STORED)) for reply in replies]
 
     def sync(
         self,
@@ -179,17 +181,11 @@ class Coordinator:
     ) -> list[Effect]:
         """Continue after the rows of a `StoreGroup` were stored, or could not be stored."""
         group = self._groups.get(name)
-        if group is None:
+        if not isinstance(group, Group):
             return []
         return self._effects(group, group.stored(generation, failed=failed, now_ms=now_ms, token=token))
 
     # --- time -------------------------------------------------------------------------------------
-
-    def deadline(self) -> int | None:
-        """Return the time when `tick` is due, or None."""
-        while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
-            heapq.heappop(self._alarms)
-        return self._alarms[0][0] if self._alarms else None
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Apply the deadlines that have passed in all groups."""
@@ -204,40 +200,37 @@ class Coordinator:
             self._drop_if_unused(group)
         return effects
 
-    def _drop_if_unused(self, group: Group) -> None:
+    def _drop_if_unused(self, group: AnyGroup) -> None:
         """Remove a group that never had a member: no join was completed or accepted."""
         if not group.generation and not group.members and group.deadline() is None:
             del self._groups[group.id]
 
-    def _set_alarm(self, group: Group) -> None:
-        """Set an alarm for the group's next deadline. An early alarm does no harm."""
-        deadline = group.deadline()
-        known = self._alarm_of.get(group.id)
-        if deadline is not None and (known is None or deadline < known):
-            self._alarm_of[group.id] = deadline
-            heapq.heappush(self._alarms, (deadline, group.id))
-        self.check_invariants(group.id)
+    def _effects(self, group: AnyGroup, actions: Sequence[Action]) -> list[Effect]:
+        if isinstance(group, LiveGroup) and group.successor is not None:
+            group = self._groups[group.id] = group.successor
+        if group.id in self._groups:
+            self._set_alarm(group)
+        effects: list[Effect] = []
+        for action in actions:
+            if isinstance(action, StoreRows):
+                effects += self._store_rows(group, action)
+            elif isinstance(action, StoreState):
+                rows = self._repaired(group, [row_of(group)] if isinstance(group, Group) else [])
+                effects.append(StoreGroup(group.id, action.generation, rows, action.token))
+            else:
+                effects.append(action)
+        return effects
 
-    def check_invariants(self, changed: str) -> None:
-        """Check the group named *changed*, its alarm and its offsets. Takes constant time.
+    def _store_rows(self, group: AnyGroup, action: StoreRows) -> list[Effect]:
+        writes = self._writes.setdefault(group.id, GroupWrites())
+        written = writes.write(action.rows, action.replies, lambda: _rows_of(group))
+        if writes.is_idle:
+            del self._writes[group.id]
+        return list(written) if isinstance(written, list) else [StoreConsumerRows(group.id, *written)]
 
-        Raises:
-            AssertionError: If they do not agree: a bug in this code.
-        """
-        group = self._groups.get(changed)
-        assert group is None or group.id == changed, "a group is stored under another name"
-        assert group is None or group.state is not GroupState.DEAD, "a dead group was not removed"
-        assert self._offsets.get(changed) != {}, "a group has an empty entry of offsets"
-        assert len(self._alarm_of) <= len(self._alarms), "a group's alarm was never set"
-
-    def _effects(self, group: Group, actions: Sequence[Action]) -> list[Effect]:
-        self._set_alarm(group)
-        return [
-            StoreGroup(group.id, action.generation, [_row_of(group)], action.token)
-            if isinstance(action, StoreState)
-            else action
-            for action in actions
-        ]
+    def _repaired(self, group: AnyGroup, rows: list[OffsetsRow]) -> list[OffsetsRow]:
+        writes = self._writes.get(group.id)
+        return rows if writes is None else list(writes.repaired(rows, lambda: _rows_of(group)))
 
     def close(self) -> list[Effect]:
         """Answer all pending requests: the broker shuts down, and members must look for the coordinator."""
@@ -250,18 +243,29 @@ class Coordinator:
     # --- committed offsets ------------------------------------------------------------------------
 
     def check_commit(
-        self, name: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
-    ) -> Refusal | None:
-        """Return why a commit of offsets is refused, or None if it is allowed.
+        self,
+        name: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+        version: int = EPOCHS_FROM,
+    ) -> Refusal | CommitCheck | None:
+        """Return why a commit of offsets is refused, or what says so of each partition, or None.
 
         A commit without a generation is allowed while the group has no members: consumers that assign
-        partitions themselves do not join. A commit extends the session of its member.
+        partitions themselves do not join. A commit extends the session of its member in a classic group.
+        *version* is that of the request.
         """
         group = self._groups.get(name)
+        if isinstance(group, LiveGroup):
+            return group.check_commit(member_id, instance_id, generation, version)
         if group is None or not group.members:
-            if generation >= 0:
-                return Refusal.ILLEGAL_GENERATION if group is None else Refusal.UNKNOWN_MEMBER
-            return None
+            if generation < 0:
+                return None
+            if group is not None:
+                return Refusal.UNKNOWN_MEMBER
+            return Refusal.NO_GROUP if version >= EPOCHS_FROM else Refusal.ILLEGAL_GENERATION
         if generation < 0 and not member_id:
             return Refusal.UNKNOWN_MEMBER
         refusal = group.check_member(member_id, instance_id, generation)
@@ -272,182 +276,28 @@ class Coordinator:
         group.heartbeat(member_id, instance_id, generation, now_ms)
         return None
 
-    def rows_to_commit(self, name: str, offsets: Mapping[TopicPartition, Committed]) -> list[OffsetsRow]:
-        """Return the records that store *offsets*."""
-        return [
-            (offsets_topic.offset_key(OffsetKey(name, *place)), offsets_topic.offset_value(committed))
-            for place, committed in offsets.items()
-        ]
-
-    def committed(self, name: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Apply offsets that are stored."""
-        if offsets:
-            self._offsets.setdefault(name, {}).update(offsets)
-            self._unread.difference_update((name, place) for place in offsets)
-            self.check_invariants(name)
-
-    def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
-        """Return the committed offsets of the group."""
-        return self._offsets.get(name, {})
-
-    # --- looking and deleting ---------------------------------------------------------------------
-
-    def groups(self) -> list[str]:
-        """Return the names of all groups, including those that have only offsets."""
-        return list({**self._groups, **self._offsets})
-
-    def find(self, name: str) -> Group | None:
-        """Return the group of that name, or None. A group with only committed offsets counts as empty."""
+    def check_fetch(self, name: str, member_id: str | None, epoch: int) -> Refusal | None:
+        """Return why committed offsets may not be read by a member, or None."""
         group = self._groups.get(name)
-        if group is None and name in self._offsets:
-            return Group(name, self._new_member_id)
-        return group
+        return group.check_fetch(member_id, epoch) if isinstance(group, LiveGroup) else None
 
-    def rows_to_delete(self, name: str) -> list[OffsetsRow]:
-        """Return the tombstones that delete a group without members and its offsets."""
-        keys = [offsets_topic.offset_key(OffsetKey(name, *place)) for place in self._offsets.get(name, ())]
-        if name in self._groups:
-            keys.append(offsets_topic.group_key(name))
-        return offsets_topic.tombstones(keys)
+    def check_commit_in_transaction(
+        self, name: str, member_id: str, instance_id: str | None, generation: int
+    ) -> Refusal | CommitCheck | None:
+        """Return why a commit of offsets in a transaction is refused, or what says so of each partition.
 
-    def deleted(self, name: str, places: Iterable[TopicPartition]) -> None:
-        """Remove a group and the offsets whose tombstones are stored."""
-        group = self._groups.get(name)
-        self.dropped(name, places)
-        if group is not None and not group.members:
-            group.state = GroupState.DEAD
-            del self._groups[name]
-            group.check_invariants()
-
-    def is_subscribed(self, name: str, topic: str) -> bool:
-        """Return whether a member's subscription includes *topic* or cannot be decoded."""
-        group = self._groups.get(name)
-        if group is None or group.protocol_type != "consumer":
-            return False
-        for member in group.members.values():
-            topics = offsets_topic.subscribed_topics(member.metadata_for(group.protocol))
-            if topics is None or topic in topics:
-                return True
-        return False
-
-    def rows_to_drop(self, name: str, places: Iterable[TopicPartition]) -> list[OffsetsRow]:
-        """Return the tombstones that delete offsets of a group."""
-        known = self._offsets.get(name, {})
-        return offsets_topic.tombstones(
-            offsets_topic.offset_key(OffsetKey(name, *place)) for place in places if place in known
-        )
-
-    def dropped(self, name: str, places: Iterable[TopicPartition]) -> None:
-        """Remove offsets whose tombstones are stored."""
-        for place in places:
-            self._drop_offset(name, place)
-
-    def _drop_offset(self, name: str, place: TopicPartition) -> None:
-        self._unread.discard((name, place))
-        known = self._offsets.get(name)
-        if known is not None:
-            known.pop(place, None)
-            if not known:
-                del self._offsets[name]
-        self.check_invariants(name)
-
-    def topics(self) -> set[str]:
-        """Return the topics that have committed offsets."""
-        return {topic for offsets in self._offsets.values() for topic, _ in offsets}
-
-    def offsets_of_topic(self, topic: str) -> dict[str, list[TopicPartition]]:
-        """Return the groups with committed offsets in *topic*, and the partitions of those offsets."""
-        found: dict[str, list[TopicPartition]] = {}
-        for name, offsets in self._offsets.items():
-            places = [place for place in offsets if place[0] == topic]
-            if places:
-                found[name] = places
-        return found
-
-    def needed_from(self, topic: str, partition: int) -> int | None:
-        """Return the smallest offset that any group has committed in a partition, or None.
-
-        Returns 0 while groups are not loaded, or if a committed offset cannot be decoded: the position of
-        that group is unknown.
+        As in Kafka, a producer that names neither a member nor a generation is allowed at any time: older
+        ones cannot name them. The commit is also allowed during a rebalance, and does not extend a session.
         """
-        if not self.loaded or self.is_unread(topic, partition):
-            return 0
-        found = [
-            offsets[topic, partition].offset
-            for offsets in self._offsets.values()
-            if (topic, partition) in offsets
-        ]
-        return min(found, default=None)
-
-    def is_unread(self, topic: str, partition: int) -> bool:
-        """Return whether a stored record that may be about a partition could not be decoded."""
-        place = (topic, partition)
-        return any(each is None or each[1] == place for each in self._unread)
-
-    def expired(self, now_ms: int) -> dict[str, list[TopicPartition]]:
-        """Return the offsets of groups without members whose retention time has passed.
-
-        The time starts at the last commit or, if later, when the last member left.
-        """
-        found: dict[str, list[TopicPartition]] = {}
-        for name, offsets in self._offsets.items():
-            group = self._groups.get(name)
-            if group is not None and group.members:
-                continue
-            since_ms = 0 if group is None else group.state_since_ms
-            places = [
-                place
-                for place, committed in offsets.items()
-                if now_ms - max(committed.commit_ms, since_ms) >= self.limits.retention_ms
-            ]
-            if places:
-                found[name] = places
-        return found
-
-    def abandoned(self, now_ms: int) -> list[str]:
-        """Return the groups that have had neither members nor offsets for the retention time of offsets."""
-        return [
-            name
-            for name, group in self._groups.items()
-            if group.state is GroupState.EMPTY
-            and name not in self._offsets
-            and now_ms - group.state_since_ms >= self.limits.retention_ms
-        ]
+        group = self._groups.get(name)
+        if group is None:
+            return Refusal.ILLEGAL_GENERATION if generation >= 0 else None
+        if isinstance(group, LiveGroup):
+            return group.check_commit(member_id, instance_id, generation, None)
+        if generation < 0 and (not group.members or (not member_id and instance_id is None)):
+            return None
+        return group.check_member(member_id, instance_id, generation)
 
 
-def _row_of(group: Group) -> OffsetsRow:
-    members = tuple(
-        StoredMember(
-            member.id,
-            member.instance_id,
-            member.client_id,
-            member.client_host,
-            member.rebalance_ms,
-            member.session_ms,
-            member.metadata_for(group.protocol),
-            member.assignment,
-        )
-        for member in group.members.values()
-    )
-    stored = StoredGroup(
-        group.protocol_type or "",
-        group.generation,
-        group.protocol,
-        group.leader,
-        group.state_since_ms,
-        members,
-    )
-    return offsets_topic.group_key(group.id), offsets_topic.group_value(stored)
-
-
-def _member_of(stored: StoredMember, protocol: str | None) -> GroupMember:
-    return GroupMember(
-        stored.id,
-        stored.instance_id,
-        stored.client_id,
-        stored.client_host,
-        stored.session_ms,
-        stored.rebalance_ms,
-        (Protocol(protocol or "", stored.subscription),),
-        stored.assignment,
-    )
+def _rows_of(group: AnyGroup) -> list[OffsetsRow]:
+    return [row_of(group)] if isinstance(group, Group) else group.rows()

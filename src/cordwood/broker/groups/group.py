@@ -11,8 +11,7 @@ is due.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cordwood.broker.groups.actions import (
@@ -27,6 +26,7 @@ from cordwood.broker.groups.actions import (
     Synced,
     Token,
 )
+from cordwood.broker.groups.voting import common_protocols, vote
 
 
 @dataclass(slots=True)
@@ -122,16 +122,10 @@ class Group:
         others = [member for member in self.members.values() if member.id != request.member_id]
         if not others:
             return True
-        common = self._common(others)
+        common = common_protocols(others)
         return request.protocol_type == self.protocol_type and any(
             each.name in common for each in request.protocols
         )
-
-    @staticmethod
-    def _common(members: Sequence[GroupMember]) -> set[str]:
-        # A protocol counts once per member, even if the member lists it twice.
-        known = Counter(name for member in members for name in {each.name for each in member.protocols})
-        return {name for name, count in known.items() if count >= len(members)}
 
     def _join_unknown(self, request: JoinRequest, token: Token, now_ms: int) -> list[Action]:
         replaced = self._instances.get(request.instance_id) if request.instance_id is not None else None
@@ -225,6 +219,12 @@ class Group:
 
     # --- rebalancing ------------------------------------------------------------------------------
 
+    def rebalance(self, now_ms: int) -> list[Action]:
+        """Begin a rebalance: the members have to join again."""
+        actions = self._prepare(now_ms)
+        self.check_invariants()
+        return actions
+
     def _prepare(self, now_ms: int, *, delayed: bool = False) -> list[Action]:
         """Begin a rebalance, or continue the current one."""
         actions: list[Action] = []
@@ -270,7 +270,7 @@ class Group:
             return [StoreState(self.generation)]
         if self.leader not in {member.id for member in joined}:
             self.leader = joined[0].id
-        self.protocol = self._vote()
+        self.protocol = vote(self.members.values())
         self._enter(GroupState.COMPLETING, now_ms)
         self._sync_deadline_ms = now_ms + max(member.rebalance_ms for member in self.members.values())
         actions: list[Action] = []
@@ -281,15 +281,6 @@ class Group:
             members = self._metadata() if member.id == self.leader else ()
             actions.append(GroupReply(token, self._joined(member)._replace(members=members)))
         return actions
-
-    def _vote(self) -> str:
-        """Return the protocol that most members prefer among those that all members support."""
-        members = list(self.members.values())
-        common = self._common(members)
-        votes = Counter(
-            next(each.name for each in member.protocols if each.name in common) for member in members
-        )
-        return votes.most_common(1)[0][0]
 
     def _joined(self, member: GroupMember) -> Joined:
         return Joined(None, member.id, self.generation, self.protocol_type, self.protocol, self.leader or "")

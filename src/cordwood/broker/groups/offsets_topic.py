@@ -110,11 +110,21 @@ def decode_key(data: bytes) -> OffsetKey | str | None:
     Raises:
         ValueError: If a key of a known version is malformed.
     """
-    reader = _FieldReader(data)
+    reader = FieldReader(data)
     version = reader.number(_SHORT)
     if version in (_OLDEST_OFFSET_KEY, OFFSET_KEY):
         return OffsetKey(reader.text(), reader.text(), reader.number(_INT))
     return reader.text() if version == GROUP_KEY else None
+
+
+def key_reader(data: bytes) -> tuple[int, FieldReader]:
+    """Return the version of a key, and a reader of its fields.
+
+    Raises:
+        ValueError: If the key is malformed.
+    """
+    reader = FieldReader(data)
+    return reader.number(_SHORT), reader
 
 
 def decode_offset(data: bytes) -> Committed:
@@ -123,7 +133,7 @@ def decode_offset(data: bytes) -> Committed:
     Raises:
         ValueError: If *data* is malformed or of an unknown version.
     """
-    reader = _FieldReader(data)
+    reader = FieldReader(data)
     version = reader.version(_OFFSET_VALUE)
     offset = reader.number(_LONG)
     leader_epoch = reader.number(_INT) if version >= 3 else -1
@@ -136,7 +146,7 @@ def decode_group(data: bytes) -> StoredGroup:
     Raises:
         ValueError: If *data* is malformed or of an unknown version.
     """
-    reader = _FieldReader(data)
+    reader = FieldReader(data)
     version = reader.version(_GROUP_VALUE)
     protocol_type, generation = reader.text(), reader.number(_INT)
     protocol, leader = reader.text_or_none(), reader.text_or_none()
@@ -145,7 +155,7 @@ def decode_group(data: bytes) -> StoredGroup:
     return StoredGroup(protocol_type, generation, protocol, leader, since_ms, members)
 
 
-def _member(reader: _FieldReader, version: int) -> StoredMember:
+def _member(reader: FieldReader, version: int) -> StoredMember:
     member_id = reader.text()
     instance_id = reader.text_or_none() if version >= 3 else None
     client_id, client_host = reader.text(), reader.text()
@@ -160,7 +170,7 @@ def _member(reader: _FieldReader, version: int) -> StoredMember:
 
 def subscribed_topics(subscription: bytes) -> set[str] | None:
     """Return the topics of a consumer's subscription, or None if it cannot be decoded."""
-    reader = _FieldReader(subscription)
+    reader = FieldReader(subscription)
     try:
         reader.number(_SHORT)
         return {reader.text() for _ in range(reader.count())}
@@ -179,7 +189,7 @@ def _bytes(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
 
 
-class _FieldReader:
+class FieldReader:
     """A reader of consecutive fields. Raises ValueError for a missing or malformed field."""
 
     def __init__(self, data: bytes) -> None:
@@ -187,32 +197,43 @@ class _FieldReader:
         self._position = 0
 
     def number(self, kind: struct.Struct) -> int:
+        """Read a number."""
         return int(kind.unpack(self._take(kind.size))[0])
 
     def version(self, newest: int) -> int:
+        """Read the version of a message, *newest* at most."""
         version = self.number(_SHORT)
         if not 0 <= version <= newest:
             raise ValueError(f"version {version} is unknown")
         return version
 
     def count(self) -> int:
+        """Read the length of an array."""
         count = self.number(_INT)
         if not 0 <= count <= len(self._data) - self._position:
             raise ValueError(f"count {count} is out of range")
         return count
 
     def text(self) -> str:
+        """Read a string."""
         text = self.text_or_none()
         if text is None:
             raise ValueError("a required text is null")
         return text
 
     def text_or_none(self) -> str | None:
+        """Read a string that may be null."""
         size = self.number(_SHORT)
         return None if size == -1 else self._take(size).decode()
 
     def blob(self) -> bytes:
+        """Read bytes."""
         return self._take(self.number(_INT))
+
+    def blob_or_none(self) -> bytes | None:
+        """Read bytes that may be null."""
+        size = self.number(_INT)
+        return None if size == -1 else self._take(size)
 
     def _take(self, size: int) -> bytes:
         end = self._position + size

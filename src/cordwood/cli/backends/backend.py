@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from cordwood.errors import CordwoodError
 from cordwood.records import Header, OffsetRange, Record, TopicPartition
+from cordwood.security import AclBinding, AclFilter, ScramMechanism
 from cordwood.wording import counted
 
 Chunk = Sequence[tuple[int, Record]]
@@ -73,11 +74,39 @@ class GroupDescription(msgspec.Struct, frozen=True):
     offsets: dict[TopicPartition, int]
 
 
+class TransactionDescription(msgspec.Struct, frozen=True):
+    """A transactional id and its current or last transaction. ``started_ms`` is -1 if there was none."""
+
+    id: str
+    state: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started_ms: int
+    partitions: list[TopicPartition]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the transaction has not ended."""
+        return self.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+
+
+class UserRow(NamedTuple):
+    """A credential of a user."""
+
+    name: str
+    mechanism: ScramMechanism
+    iterations: int
+
+
 class Backend(Protocol):
     """A log that commands work on. For one thread; the caller closes it."""
 
     def topics(self) -> list[TopicSummary]:
         """Return all topics, by name."""
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics, sorted, without reading anything else."""
 
     def describe(self, topic: str) -> TopicDescription:
         """Return the description of a topic."""
@@ -99,6 +128,17 @@ class Backend(Protocol):
         self, topic: str, partitions: int | None, config: Mapping[str, str], unset: Sequence[str]
     ) -> None:
         """Increase the partitions of a topic, and set and unset settings."""
+
+    def roll(self, topic: str, partition: int) -> None:
+        """Seal the active segment of a partition."""
+
+    def truncate(self, topic: str, partition: int, end_offset: int, *, force: bool, dry_run: bool) -> None:
+        """Drop the records of a partition at or above *end_offset*; with *dry_run* only check it.
+
+        Raises:
+            OffsetOutOfRange: If the partition has no such end.
+            SignedFor: If a checkpoint signs for one of the records, and *force* is not given.
+        """
 
     def delete(self, topic: str) -> None:
         """Delete a topic and its committed offsets."""
@@ -134,6 +174,46 @@ class Backend(Protocol):
     def delete_group(self, name: str) -> None:
         """Delete a group without members, and its committed offsets."""
 
+    def transactions(self) -> list[TransactionDescription]:
+        """Return all transactional ids, sorted."""
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return the description of a transactional id.
+
+        Raises:
+            TransactionalIdUnknown: If there is none.
+        """
+
+    def abort_transaction(self, transactional_id: str, timeout_ms: int) -> None:
+        """Abort the open transaction of a transactional id, and fence its producer."""
+
+    def acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Return the ACLs that any of *wanted* selects.
+
+        An *org* other than 0 is for a data directory only: a broker has those of the listener's org.
+        """
+
+    def create_acls(self, acls: Sequence[AclBinding], org: int) -> None:
+        """Create valid ACLs; those that exist stay."""
+
+    def delete_acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Delete the ACLs that any of *wanted* selects, and return them."""
+
+    def users(self) -> list[UserRow]:
+        """Return the credentials of all users, by name."""
+
+    def set_user(
+        self, name: str, password: str, mechanisms: Sequence[ScramMechanism], iterations: int
+    ) -> None:
+        """Set the credentials of a user for *mechanisms*."""
+
+    def remove_user(self, name: str, mechanisms: Sequence[ScramMechanism]) -> list[ScramMechanism]:
+        """Remove credentials of a user, and return their mechanisms.
+
+        Raises:
+            CordwoodError: If the user has none of them.
+        """
+
     def close(self) -> None:
         """Close the connection or the directory."""
 
@@ -141,6 +221,11 @@ class Backend(Protocol):
 def unknown_group(name: str) -> CordwoodError:
     """Return the error for a group that does not exist."""
     return CordwoodError(f"there is no group {name}; cordwood group list shows the existing groups")
+
+
+def unknown_user(name: str) -> CordwoodError:
+    """Return the error for a user that does not exist."""
+    return CordwoodError(f"there is no such user {name}; cordwood user list shows the existing users")
 
 
 def has_members(name: str, count: int) -> CordwoodError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from cordwood.broker import OPERATION, Operation, RollPartition, TruncatePartition, encode_operation
+from cordwood.cli.backends.asking import ask
 from cordwood.cli.backends.backend import (
     Chunk,
     GroupDescription,
@@ -14,12 +16,20 @@ from cordwood.cli.backends.backend import (
     ProducedRow,
     TopicDescription,
     TopicSummary,
+    TransactionDescription,
+    UserRow,
     has_members,
     unknown_group,
 )
-from cordwood.errors import CordwoodError, TopicExists, UnknownTopic
+from cordwood.cli.backends.broker_acls import BrokerAcls
+from cordwood.cli.backends.broker_users import BrokerUsers
+from cordwood.errors import CordwoodError, TopicExists, TransactionalIdUnknown, UnknownTopic
 from cordwood.kafka_client import KafkaClient, Sender
+from cordwood.protocol import ApiKey, ErrorCode
+from cordwood.protocol.messages import DescribeTransactionsRequest, ListTransactionsRequest
 from cordwood.records import OffsetRange, Record, TopicPartition
+from cordwood.security import AclBinding, AclFilter, ScramMechanism
+from cordwood.tenancy import suggest
 
 CHUNK_RECORDS = 500
 _POLL_SECONDS = 0.1
@@ -31,8 +41,8 @@ _MESSAGE_BYTES_MAX = 100 << 20
 class BrokerBackend:
     """A broker by its address; see `Backend`."""
 
-    def __init__(self, address: str, client: Mapping[str, str], timeout: float) -> None:
-        """Connect.
+    def __init__(self, address: str, client: Mapping[str, str], timeout: float, advice: str = "") -> None:
+        """Connect. *advice* is for a broker that does not answer, in place of the usual one.
 
         Raises:
             CordwoodError: If confluent-kafka is missing, a setting is refused, or the broker does not answer.
@@ -40,7 +50,7 @@ class BrokerBackend:
         self._client = KafkaClient(
             {"bootstrap.servers": address, "client.id": "cordwood", **client},
             timeout,
-            advice="check the address, or start one with cordwood serve",
+            advice=advice or "check the address, or start one with cordwood serve",
         )
         self._kafka, self._admin = self._client.kafka, self._client.admin
         self._sender: Sender | None = None
@@ -49,9 +59,10 @@ class BrokerBackend:
 
     def _partitions_of(self, topic: str) -> int:
         # Not by a request for this topic, which would create it.
-        count = self._client.topics().get(topic)
+        known = self._client.topics()
+        count = known.get(topic)
         if count is None:
-            raise UnknownTopic.named(topic)
+            raise UnknownTopic.named(topic, suggestion=suggest(topic, known))
         return count
 
     # --- topics -----------------------------------------------------------------------------------
@@ -67,6 +78,10 @@ class BrokerBackend:
         return [
             TopicSummary(name, counts[name], offsets[name], name.startswith("__")) for name in sorted(counts)
         ]
+
+    def topic_names(self) -> list[str]:
+        """Return the names of the broker's topics."""
+        return sorted(self._client.topics())
 
     def _counted(self, counts: Mapping[str, int]) -> dict[str, int | None]:
         """Return the number of readable offsets of each topic."""
@@ -127,6 +142,20 @@ class BrokerBackend:
         if config or unset:
             self._client.alter_config(topic, config, unset)
 
+    def roll(self, topic: str, partition: int) -> None:
+        """Seal the active segment of a partition."""
+        doing = f"rolling partition {partition} of topic {topic}"
+        self._operate(topic, RollPartition(partition=partition), doing, dry_run=False)
+
+    def truncate(self, topic: str, partition: int, end_offset: int, *, force: bool, dry_run: bool) -> None:
+        """Truncate a partition."""
+        operation = TruncatePartition(partition=partition, end_offset=end_offset, force=force)
+        doing = f"truncating partition {partition} of topic {topic}"
+        self._operate(topic, operation, doing, dry_run=dry_run)
+
+    def _operate(self, topic: str, operation: Operation, doing: str, *, dry_run: bool) -> None:
+        self._client.operate(topic, OPERATION, encode_operation(operation), doing, dry_run=dry_run)
+
     def delete(self, topic: str) -> None:
         """Delete a topic; the broker deletes its committed offsets."""
         self._partitions_of(topic)
@@ -181,7 +210,9 @@ class BrokerBackend:
             [self._kafka.TopicPartition(topic, number, start) for number, start in starts.items()]
         )
         try:
-            yield from self._chunks(consumer, lambda: set(starts), to_end)
+            # The client looks for the coordinator of its group at once, which may be denied; no member joins.
+            unused = frozenset({self._kafka.KafkaError.GROUP_AUTHORIZATION_FAILED})
+            yield from self._chunks(consumer, lambda: set(starts), to_end, unused)
         finally:
             consumer.close()
 
@@ -195,8 +226,17 @@ class BrokerBackend:
             consumer, lambda: {place.partition for place in consumer.assignment()}, to_end
         )
 
-    def _chunks(self, consumer: Any, assigned: Callable[[], set[int]], to_end: bool) -> Iterator[Chunk]:
-        """Yield records until the end of every *assigned* partition was reached."""
+    def _chunks(
+        self,
+        consumer: Any,
+        assigned: Callable[[], set[int]],
+        to_end: bool,
+        unused: frozenset[int] = frozenset(),
+    ) -> Iterator[Chunk]:
+        """Yield records until the end of every *assigned* partition was reached.
+
+        Errors with a code in *unused* are about what this reader does not need.
+        """
         ended: set[int] = set()
         while True:
             messages = self._client.asked("reading", consumer.consume, CHUNK_RECORDS, _POLL_SECONDS)
@@ -208,7 +248,7 @@ class BrokerBackend:
                     chunk.append((message.partition(), _record(message)))
                 elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
-                elif error.fatal() or not error.retriable():
+                elif error.code() not in unused and (error.fatal() or not error.retriable()):
                     raise CordwoodError(f"reading at {self._client.address} failed: {error.str()}")
             yield chunk
             places = assigned()
@@ -265,6 +305,101 @@ class BrokerBackend:
             members = self.group(name).members
             if members:
                 raise has_members(name, len(members))
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def transactions(self) -> list[TransactionDescription]:
+        """Return the transactional ids of the broker."""
+        listed = self._ask(ApiKey.LIST_TRANSACTIONS, ListTransactionsRequest())
+        if listed.error_code:
+            raise self._refused("listing transactions", listed.error_code)
+        return self._described([each.transactional_id for each in listed.transaction_states])
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return the coordinator's description of a transactional id."""
+        found = self._described([transactional_id])
+        if not found:
+            raise TransactionalIdUnknown(transactional_id)
+        return found[0]
+
+    def _described(self, transactional_ids: list[str]) -> list[TransactionDescription]:
+        """Return the descriptions of those that exist, sorted."""
+        if not transactional_ids:
+            return []
+        answer = self._ask(ApiKey.DESCRIBE_TRANSACTIONS, DescribeTransactionsRequest(transactional_ids))
+        found = []
+        for each in answer.transaction_states:
+            if each.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            if each.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                shown = each.transactional_id
+                raise CordwoodError(
+                    f"describing {shown} at {self._client.address} failed: "
+                    f"this needs DESCRIBE on transactional id {shown}"
+                )
+            if each.error_code:
+                raise self._refused(f"describing {each.transactional_id}", each.error_code)
+            found.append(
+                TransactionDescription(
+                    each.transactional_id,
+                    each.transaction_state,
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.transaction_timeout_ms,
+                    each.transaction_start_time_ms,
+                    [(topic.topic, number) for topic in each.topics for number in topic.partitions],
+                )
+            )
+        return sorted(found, key=lambda each: each.id)
+
+    def abort_transaction(self, transactional_id: str, timeout_ms: int) -> None:
+        """Begin as another producer of the id: the broker then fences the one before and aborts."""
+        doing = f"aborting the transaction of {transactional_id}"
+        own = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        producer = self._client.producer({**self._client.settings, **own})
+        self._client.asked(doing, producer.init_transactions, self._client.seconds)
+
+    # --- ACLs -------------------------------------------------------------------------------------
+
+    def acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Return the ACLs of the listener's org."""
+        return self._acls(org).find(wanted)
+
+    def create_acls(self, acls: Sequence[AclBinding], org: int) -> None:
+        """Create ACLs of the listener's org."""
+        self._acls(org).create(acls)
+
+    def delete_acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Delete ACLs of the listener's org."""
+        return self._acls(org).delete(wanted)
+
+    def _acls(self, org: int) -> BrokerAcls:
+        if org:
+            found = "a broker has the ACLs of the org of each listener"
+            raise CordwoodError(f"{found}: use the address of one of org {org}, without --org")
+        return BrokerAcls(self._client)
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def users(self) -> list[UserRow]:
+        """Return the users of the broker."""
+        return BrokerUsers(self._client).find()
+
+    def set_user(
+        self, name: str, password: str, mechanisms: Sequence[ScramMechanism], iterations: int
+    ) -> None:
+        """Set credentials at the broker; the password stays here."""
+        BrokerUsers(self._client).set(name, password, mechanisms, iterations)
+
+    def remove_user(self, name: str, mechanisms: Sequence[ScramMechanism]) -> list[ScramMechanism]:
+        """Remove credentials at the broker."""
+        return BrokerUsers(self._client).remove(name, mechanisms)
+
+    def _ask(self, api_key: ApiKey, body: object) -> Any:
+        return ask(self._client.settings, api_key, 0, body, self._client.seconds)
+
+    def _refused(self, doing: str, code: int) -> CordwoodError:
+        return CordwoodError(f"{doing} at {self._client.address} failed: {ErrorCode(code).name}")
 
     def close(self) -> None:
         """Close the clients; a member leaves its group."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from cordwood.broker import is_internal
+from cordwood.broker import is_internal, read_offsets_topic
 from cordwood.broker.groups import NAME as OFFSETS_TOPIC
 from cordwood.broker.groups import Committed, Coordinator, GroupLimits
+from cordwood.broker.transactions import NAME as TRANSACTIONS_TOPIC
+from cordwood.broker.transactions import Admission, Transaction, TransactionCoordinator, TransactionLimits
+from cordwood.cli.backends.acls import remove_stored_acls, store_acls, stored_acls
 from cordwood.cli.backends.backend import (
     Chunk,
     GroupDescription,
@@ -17,14 +20,24 @@ from cordwood.cli.backends.backend import (
     ProducedRow,
     TopicDescription,
     TopicSummary,
+    TransactionDescription,
+    UserRow,
     has_members,
     unknown_group,
 )
+from cordwood.cli.backends.users import remove_stored_user, store_user, stored_users
 from cordwood.config import TOPIC_SETTINGS, text_of
 from cordwood.embedded import Log
-from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError
+from cordwood.errors import (
+    CordwoodError,
+    OffsetOutOfRange,
+    RecordRefused,
+    StorageError,
+    TransactionalIdUnknown,
+)
 from cordwood.host import SystemClock
 from cordwood.records import OffsetRange, Record, TopicPartition
+from cordwood.security import AclBinding, AclFilter, ScramMechanism
 
 CHUNK_RECORDS = 500
 #: The interval at which a follower looks for new records.
@@ -47,9 +60,13 @@ class FilesBackend:
     def topics(self) -> list[TopicSummary]:
         """Return the topics of the catalogue."""
         return [
-            TopicSummary(name, self._log.entry(name).partitions, self._count(name), is_internal(name))
+            TopicSummary(name, self._log.entry(name).partitions, self._count(name), name.startswith("__"))
             for name in self._log.topics
         ]
+
+    def topic_names(self) -> list[str]:
+        """Return the names of the catalogue."""
+        return self._log.topics
 
     def _count(self, topic: str) -> int | None:
         try:
@@ -92,6 +109,22 @@ class FilesBackend:
         own = {**self._log.entry(topic).config, **config}
         kept = {name: value for name, value in own.items() if name not in unset}
         self._log.alter_topic(topic, partitions=partitions, config=kept if config or unset else None)
+
+    def roll(self, topic: str, partition: int) -> None:
+        """Seal the active segment of a partition."""
+        self._log.data_directory.cutting.roll(self._changeable(topic), partition)
+
+    def truncate(self, topic: str, partition: int, end_offset: int, *, force: bool, dry_run: bool) -> None:
+        """Truncate a partition."""
+        found = self._log.topic(self._changeable(topic))
+        found.truncate(partition, end_offset, force=force, dry_run=dry_run)
+
+    def _changeable(self, topic: str) -> str:
+        """Return *topic*. Raises RecordRefused if it is internal, as a broker does."""
+        self._log.entry(topic)
+        if is_internal(topic):
+            raise RecordRefused(f"{topic} is internal")
+        return topic
 
     def delete(self, topic: str) -> None:
         """Delete a topic and its committed offsets, which a later topic of that name must not get."""
@@ -163,10 +196,10 @@ class FilesBackend:
         """Return the groups as they were last stored."""
         coordinator = Coordinator(GroupLimits(), str)
         if OFFSETS_TOPIC in self._log.topics:
-            topic = self._log.topic(OFFSETS_TOPIC)
-            for number in range(topic.partitions):
-                rows = ((r.key, r.value) for r in topic.read(number) if r.key is not None)
-                coordinator.load(rows, SystemClock().now_ms())
+            numbers = range(self._log.topic(OFFSETS_TOPIC).partitions)
+            readable = self._log.directory.readable
+            stored = read_offsets_topic(readable(OFFSETS_TOPIC, number) for number in numbers)
+            coordinator.load_stored(stored, SystemClock().now_ms())
         return coordinator
 
     def groups(self) -> list[GroupSummary]:
@@ -208,15 +241,82 @@ class FilesBackend:
         if rows:
             self._log.offsets_topic().append_many(rows, partition=0)
 
+    # --- transactions -----------------------------------------------------------------------------
+
+    def transactions(self) -> list[TransactionDescription]:
+        """Return the transactional ids of the internal topic, as they were last stored."""
+        coordinator = TransactionCoordinator(TransactionLimits(), Admission())
+        if TRANSACTIONS_TOPIC in self._log.topics:
+            topic = self._log.topic(TRANSACTIONS_TOPIC)
+            for number in range(topic.partitions):
+                rows = ((r.key, r.value) for r in topic.read(number) if r.key is not None)
+                coordinator.load(rows, SystemClock().now_ms())
+        return sorted(map(_description, coordinator), key=lambda each: each.id)
+
+    def transaction(self, transactional_id: str) -> TransactionDescription:
+        """Return what was last stored of a transactional id."""
+        for each in self.transactions():
+            if each.id == transactional_id:
+                return each
+        raise TransactionalIdUnknown(transactional_id)
+
+    def abort_transaction(self, transactional_id: str, timeout_ms: int) -> None:
+        """Do nothing more: opening the directory has aborted every transaction that was open."""
+
+    # --- ACLs -------------------------------------------------------------------------------------
+
+    def acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Return the ACLs of the catalogue."""
+        return stored_acls(self._log, wanted, org)
+
+    def create_acls(self, acls: Sequence[AclBinding], org: int) -> None:
+        """Add ACLs to the catalogue."""
+        store_acls(self._log, acls, org)
+
+    def delete_acls(self, wanted: Sequence[AclFilter], org: int) -> list[AclBinding]:
+        """Remove ACLs from the catalogue."""
+        found = self.acls(wanted, org)
+        remove_stored_acls(self._log, found, org)
+        return found
+
+    # --- users ------------------------------------------------------------------------------------
+
+    def users(self) -> list[UserRow]:
+        """Return the users of the catalogue."""
+        return stored_users(self._log)
+
+    def set_user(
+        self, name: str, password: str, mechanisms: Sequence[ScramMechanism], iterations: int
+    ) -> None:
+        """Set credentials in the catalogue."""
+        store_user(self._log, name, password, mechanisms, iterations)
+
+    def remove_user(self, name: str, mechanisms: Sequence[ScramMechanism]) -> list[ScramMechanism]:
+        """Remove credentials from the catalogue."""
+        return remove_stored_user(self._log, name, mechanisms)
+
     def close(self) -> None:
         """Flush, sync and close."""
         self._log.close()
 
 
+def _description(found: Transaction) -> TransactionDescription:
+    stored = found.current
+    return TransactionDescription(
+        found.id,
+        stored.state.value,
+        stored.producer_id,
+        stored.epoch,
+        stored.timeout_ms,
+        stored.started_ms,
+        sorted(stored.partitions),
+    )
+
+
 def _state(coordinator: Coordinator, name: str) -> str:
     found = coordinator.find(name)
     assert found is not None
-    return found.state.value
+    return str(found.state.value)
 
 
 def _size(row: ProducedRow) -> int:

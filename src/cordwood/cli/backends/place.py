@@ -104,7 +104,22 @@ class CommandTarget:
     data: str | None = None
     bootstrap: str | None = None
     timeout: float = _TIMEOUT_SECONDS
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_config: str | None = None
+
+    def client_settings(self) -> dict[str, str]:
+        """Return the settings of the Kafka client: those of ``-X`` over those of the file.
+
+        Raises:
+            ConfigError: If the file cannot be read, or a setting is not supported.
+        """
+        from cordwood.kafka_client.settings import command_settings, read_client_config
+
+        file = {} if self.client_config is None else read_client_config(self.client_config)
+        found = command_settings(file, self.client)
+        for name, reason in found.unused.items():
+            click.echo(f"cordwood: -X {name} has no effect: {reason}", err=True)
+        return found.settings
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Backend]:
@@ -122,10 +137,10 @@ class CommandTarget:
         with contextlib.closing(self._to_write(create)) as backend:
             yield backend
 
-    def _by_address(self, address: str) -> Backend:
+    def _by_address(self, address: str, advice: str = "") -> Backend:
         from cordwood.cli.backends.broker import BrokerBackend
 
-        return BrokerBackend(address, self.client, self.timeout)
+        return BrokerBackend(address, self.client_settings(), self.timeout, advice)
 
     def _to_read(self) -> Backend:
         if self.bootstrap is not None:
@@ -142,17 +157,21 @@ class CommandTarget:
         except DirectoryLocked as error:
             if error.address is None:
                 raise
-            return self._by_address(error.address)
+            # The directory says where its server listens, and not how clients authenticate there.
+            advice = "it holds the data directory; if it has TLS or users, give --config client.properties"
+            return self._by_address(error.address, advice)
 
     def _on_files(self, *, read_only: bool, create: bool) -> Backend:
         import cordwood
+        from cordwood.cli.backends.audited import AuditedFiles
         from cordwood.cli.backends.files import FilesBackend
 
         path = data_path(self.data)
         if not create:
             check_there(path)
         with refusing(path):
-            return FilesBackend(cordwood.open(path, read_only=read_only, create=create))
+            log = cordwood.open(path, read_only=read_only, create=create)
+            return FilesBackend(log) if read_only else AuditedFiles(log)
 
 
 def pairs(what: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
@@ -163,7 +182,8 @@ def pairs(what: str) -> Callable[[click.Context, click.Parameter, Sequence[str]]
         for text in texts:
             name, equals, value = text.partition("=")
             if not equals or not name:
-                raise click.BadParameter(f"{text}: expected {what}.")
+                # A password may be on the right of the sign.
+                raise click.BadParameter(f"{name or '=…'}: expected {what}.")
             found[name.strip()] = value
         return found
 
@@ -177,18 +197,61 @@ def data_option(command: Function) -> Function:
     )
 
 
+def client_options(command: Function, *, config_taken: bool = False) -> Function:
+    """Add the options of the Kafka client, ``client`` and ``client_config``.
+
+    With *config_taken* the command has a ``--config`` of its own.
+    """
+    names = ("--command-config",) if config_taken else ("--config", "--command-config")
+    decorators = [
+        click.option(
+            *names,
+            "client_config",
+            metavar="FILE",
+            envvar="CORDWOOD_CLIENT_CONFIG",
+            help="A client.properties as Kafka's tools take it [CORDWOOD_CLIENT_CONFIG].",
+        ),
+        click.option(
+            "-X",
+            "client",
+            metavar="KEY=VALUE",
+            multiple=True,
+            callback=pairs("KEY=VALUE, a setting of librdkafka or of Java's client"),
+            help="A setting of the Kafka client, such as security.protocol=SSL; overrides the file.",
+        ),
+    ]
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
 def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of the target, and pass them to the command as ``place``."""
+    return _placed(command, config_taken=False)
 
+
+def place_options_beside_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the same as `place_options` to a command that has a ``--config`` of its own."""
+    return _placed(command, config_taken=True)
+
+
+def _placed(command: Callable[..., Any], *, config_taken: bool) -> Callable[..., Any]:
     @functools.wraps(command)
     def placed(
-        *arguments: Any, data: str | None, bootstrap: str | None, timeout: float, client: Any, **options: Any
+        *arguments: Any,
+        data: str | None,
+        bootstrap: str | None,
+        timeout: float,
+        client: Mapping[str, str],
+        client_config: str | None,
+        **options: Any,
     ) -> Any:
         if data is not None and bootstrap is not None:
             raise click.UsageError("give --data or --bootstrap, not both.")
-        return command(*arguments, place=CommandTarget(data, bootstrap, timeout, client), **options)
+        place = CommandTarget(data, bootstrap, timeout, client, client_config)
+        return command(*arguments, place=place, **options)
 
-    decorators = [
+    decorators: list[Callable[[Callable[..., Any]], Callable[..., Any]]] = [
         data_option,
         click.option("--bootstrap", metavar="HOST:PORT", help="A broker, Cordwood or Kafka."),
         click.option(
@@ -199,14 +262,7 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="The longest time to wait for an answer of a broker.",
         ),
-        click.option(
-            "-X",
-            "client",
-            metavar="KEY=VALUE",
-            multiple=True,
-            callback=pairs("KEY=VALUE, a setting of librdkafka"),
-            help="A setting of the Kafka client, such as security.protocol=SSL.",
-        ),
+        functools.partial(client_options, config_taken=config_taken),
     ]
     for decorator in reversed(decorators):
         placed = decorator(placed)

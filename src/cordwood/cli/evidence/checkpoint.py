@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import os
-import urllib.error
-import urllib.request
 from dataclasses import asdict, astuple
 from itertools import pairwise
 
 import click
 
 import cordwood
-from cordwood.cli.backends import LOCKED_SECONDS, data_option, json_option
+from cordwood.cli.backends import LOCKED_SECONDS, complete_topic, data_option, json_option
 from cordwood.cli.evidence.evidence import (
     checked_directory,
     key_option,
@@ -21,7 +18,9 @@ from cordwood.cli.evidence.evidence import (
     write_private,
     write_text,
 )
-from cordwood.cli.output import print_json, print_table
+from cordwood.cli.output import print_json, print_table, spinner
+from cordwood.cli.suggesting import SuggestingGroup
+from cordwood.cli.web import WebRefused, WebServer, WebTarget, web_options
 from cordwood.embedded import open_when_free
 from cordwood.errors import CordwoodError, DirectoryLocked
 from cordwood.integrity import Checkpoint, VerifierKey, unverified
@@ -30,7 +29,7 @@ from cordwood.wording import bytes_text, counted
 _POST_SECONDS = 10
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def checkpoint() -> None:
     """Sign the content of a log, so that a holder of the signature can detect changes.
 
@@ -39,9 +38,15 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="Only this topic [all with cordwood.chain=true].")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="Only this topic [all with cordwood.chain=true].",
+)
 @click.option("--to", metavar="FILE", help="Write the note to this file, or several into this directory.")
-@click.option("--post", metavar="URL", help="Send each note to this URL with an HTTP POST.")
+@web_options("post", "URL", "Send each note to this URL with an HTTP POST.")
 @click.option(
     "--wait",
     metavar="SECONDS",
@@ -51,7 +56,13 @@ def checkpoint() -> None:
     help="How long to wait for a server's leaves, of the records that are synced when the command begins.",
 )
 @data_option
-def create(topic: str | None, to: str | None, post: str | None, wait: float, data: str | None) -> None:
+def create(
+    topic: str | None,
+    to: str | None,
+    post: WebTarget | None,
+    wait: float,
+    data: str | None,
+) -> None:
     """Sign a checkpoint of each partition, store it, and print it, write it to a file, or send it.
 
     A server writes the leaves of new records every few seconds. Beside a server, the command waits for the
@@ -62,9 +73,9 @@ def create(topic: str | None, to: str | None, post: str | None, wait: float, dat
     """
     if to is not None and post is not None:
         raise click.UsageError("give --to or --post, not both.")
-    if post is not None and not post.startswith(("http://", "https://")):
-        raise click.UsageError("--post takes a URL that begins with http:// or https://.")
-    with checked_directory(data) as path, _opened(path) as log, refuting():
+    # Before anything is signed: what is wrong with the options is said first.
+    anchor = None if post is None else post.server()
+    with checked_directory(data) as path, _opened(path) as log, refuting(), spinner("signing"):
         signed = log.checkpoint(topic, wait_seconds=wait)
     notes = [(f"{each.topic}-{each.partition}-{each.size}.note", each.note) for each in signed]
     if not notes:
@@ -73,10 +84,19 @@ def create(topic: str | None, to: str | None, post: str | None, wait: float, dat
         _write(notes, to)
     else:
         for _, note in notes:
-            if post is not None:
-                _post(note, post)
+            if anchor is not None:
+                click.echo(f"{anchor.url}: answered {_posted(anchor, note)}")
             else:
                 click.echo(note, nl=False)
+
+
+def _posted(anchor: WebServer, note: str) -> int:
+    try:
+        return anchor.post(note, _POST_SECONDS)
+    except WebRefused as error:
+        raise CordwoodError(
+            f"the checkpoint was signed and stored, but {anchor.url} did not accept it: {error}"
+        ) from error
 
 
 def _opened(path: str) -> cordwood.Log:
@@ -100,28 +120,14 @@ def _write(notes: list[tuple[str, str]], to: str) -> None:
     click.echo(f"{to}: {counted(len(notes), 'checkpoint')} written")
 
 
-def _post(note: str, url: str) -> None:
-    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
-        url, data=note.encode(), headers={"Content-Type": "text/plain; charset=utf-8"}, method="POST"
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=_POST_SECONDS) as answer:  # noqa: S310 - as above
-            click.echo(f"{url}: answered {answer.status}")
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise _not_taken(url, f"it answered {error.code}") from error
-    except urllib.error.URLError as error:
-        raise _not_taken(url, error.reason) from error
-    except (TimeoutError, http.client.HTTPException) as error:
-        raise _not_taken(url, error or type(error).__name__) from error
-
-
-def _not_taken(url: str, reason: object) -> CordwoodError:
-    return CordwoodError(f"the checkpoint was signed and stored, but {url} did not accept it: {reason}")
-
-
 @checkpoint.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="Only the checkpoints of this topic.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="Only the checkpoints of this topic.",
+)
 @data_option
 @json_option
 def show(topic: str | None, data: str | None, as_json: bool) -> None:
@@ -167,7 +173,8 @@ def verify(files: tuple[str, ...], key: VerifierKey, proof: str | None, data: st
         return
     with checked_directory(data) as path, refuting():
         notes = [read_text(file) for file in files]
-        found = cordwood.verify_checkpoints(path, notes, key, names=files)
+        with spinner("verifying"):
+            found = cordwood.verify_checkpoints(path, notes, key, names=files)
     by_origin: dict[str, list[tuple[str, cordwood.CheckpointReport]]] = {}
     for file, report in zip(files, found, strict=True):
         by_origin.setdefault(report.checkpoint.origin, []).append((file, report))

@@ -21,6 +21,8 @@ def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) 
     """Check the proof in FILE with the given key; no data directory is needed.
 
     The frame of a record in the shared log has only a hash of the topic's name; --topic is compared with it.
+    A proof shows that a record is of a transaction, and not how that ended: aborted or open is what the maker
+    of the proof said.
 
     Exit status: 0 proven, 4 not proven; the reason is printed.
 
@@ -47,6 +49,8 @@ def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) 
                 "offset": proven.offset,
                 "leaf": proven.leaf,
                 "size": checkpoint.size,
+                "in_transaction": proven.in_transaction,
+                "transaction": proven.transaction,
                 "timestamp": None if record is None else record.timestamp,
                 "key_bytes": None if record is None or record.key is None else len(record.key),
                 "value_bytes": None if record is None or record.value is None else len(record.value),
@@ -55,6 +59,10 @@ def verify_proof(file: str, key: VerifierKey, topic: str | None, as_json: bool) 
         return
     what = "a frame without that record" if record is None else _described(record)
     whose = "" if owner is None else f" of {owner}"
+    if proven.transaction is not None:
+        whose += f", of an {proven.transaction} transaction,"
+    elif proven.in_transaction:
+        whose += ", of a transaction whose end the proof does not have,"
     click.echo(
         f"{checkpoint.origin}: proven: "
         f"offset {proven.offset}{whose} is in leaf {proven.leaf} of {checkpoint.size:,}: {what}"

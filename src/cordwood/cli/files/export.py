@@ -8,12 +8,12 @@ import os
 import click
 import msgspec
 
-from cordwood.cli.backends import check_there, data_option, data_path, refusing
+from cordwood.cli.backends import check_there, complete_topic, data_option, data_path, refusing
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.config import load_broker_config
 from cordwood.disk import BY_UMASK, PosixFiles
 from cordwood.host import process
-from cordwood.interchange import EXPORT_SYSTEMS, ExportReport, ExportTarget, export_topic
+from cordwood.interchange import EXPORT_SYSTEMS, ExportReport, ExportTarget, export_topics
 from cordwood.storage.readonly import ReadOnlyDirectory
 from cordwood.wording import counted
 
@@ -22,7 +22,16 @@ PARQUET = "parquet"
 
 @click.command()
 @click.argument("directory", metavar="DIR")
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    multiple=True,
+    required=True,
+    help="The topic; with --to rafka it may be given several times, for one log of all of them.",
+)
 @click.option(
     "--to",
     "system",
@@ -37,23 +46,28 @@ PARQUET = "parquet"
     help="The size of segments [the other system's default].",
 )
 @click.option(
-    "--tenant", metavar="N", type=click.IntRange(0), default=0, help="The tenant in Rafka's index [0]."
+    "--tenant",
+    metavar="N",
+    type=click.IntRange(0),
+    help="The tenant in Rafka's index [that of the topic: 7 for orders@7].",
 )
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def export(
     directory: str,
-    topic: str,
+    topics: tuple[str, ...],
     system: str,
     segment_bytes: int | None,
-    tenant: int,
+    tenant: int | None,
     data: str | None,
     as_json: bool,
 ) -> None:
     """Write the records of TOPIC to DIR, which must not exist yet, and print what could not be kept.
 
-    DIR is created completely or not at all. Works beside a live server, up to its published records. With
-    --to parquet it is cordwood pipeline export, which accepts an existing DIR and adds new records.
+    A topic in the format of the system is written byte for byte, segment for segment unless --segment-bytes
+    is given. DIR is created completely or not at all. Works beside a live server, up to its published
+    records. With --to parquet it is cordwood pipeline export, which accepts an existing DIR and adds new
+    records.
 
     Example: cordwood export --data data -t orders --to kafka exported
     """
@@ -61,7 +75,9 @@ def export(
     check_there(path)
     directory = os.path.abspath(directory)
     if system == PARQUET:
-        _export_parquet(path, topic, directory, as_json=as_json)
+        if len(topics) > 1:
+            raise click.UsageError("--to parquet takes one topic; cordwood pipeline export takes several")
+        _export_parquet(path, topics[0], directory, as_json=as_json)
         return
     files, (settings, _) = PosixFiles(BY_UMASK), load_broker_config()
     with (
@@ -69,15 +85,16 @@ def export(
         contextlib.closing(ReadOnlyDirectory(files, path, settings)) as opened,
         progress_bar("exporting", None, shown=not as_json) as show,
     ):
-        report = export_topic(
+        reports = export_topics(
             files,
             opened,
-            topic,
+            topics,
             ExportTarget(system, directory, segment_bytes, tenant),
             unique=process.new_id(),
             progress=show,
         )
-    _print_report(report, as_json=as_json)
+    for report in reports:
+        _print_report(report, as_json=as_json)
 
 
 def _print_report(report: ExportReport, *, as_json: bool) -> None:

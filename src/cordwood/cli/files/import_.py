@@ -13,7 +13,13 @@ from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.config import load_broker_config
 from cordwood.disk import files_of
 from cordwood.host import SystemClock, process
-from cordwood.interchange import IMPORT_SYSTEMS, ImportReport, ImportSource, import_topic
+from cordwood.interchange import (
+    IMPORT_SYSTEMS,
+    ImportReport,
+    ImportSource,
+    import_shared_topics,
+    import_topic,
+)
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.wording import counted
 
@@ -23,7 +29,15 @@ from cordwood.wording import counted
 @click.option(
     "--from", "system", type=click.Choice(IMPORT_SYSTEMS), required=True, help="The system that wrote DIR."
 )
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to create.")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    required=True,
+    help="The topic to create; several from Rafka, with --config cordwood.storage=shared.",
+)
 @click.option(
     "--tenant",
     metavar="N",
@@ -42,7 +56,7 @@ from cordwood.wording import counted
 def import_(
     directory: str,
     system: str,
-    topic: str,
+    topics: tuple[str, ...],
     tenant: int | None,
     config: dict[str, str],
     data: str | None,
@@ -50,8 +64,10 @@ def import_(
 ) -> None:
     """Create TOPIC from the records in DIR, with offsets and timestamps, and print what could not be kept.
 
-    The topic must not exist yet. DIR is read and checked completely before the topic is created. It is the
-    other system's directory of one topic, or Kafka's or Rafka's of all: docs/formats has the layouts.
+    The topic is in the native format; with --config cordwood.format=SYSTEM it is in that of DIR, and records
+    and segments are kept byte for byte. It must not exist yet. DIR is read and checked completely before the
+    topic is created. It is the other system's directory of one topic, or Kafka's or Rafka's of all:
+    docs/formats has the layouts.
 
     Example: cordwood import --data data --from kafka /var/lib/kafka -t orders
     """
@@ -67,17 +83,17 @@ def import_(
         contextlib.closing(opened),
         progress_bar("importing", _bytes_below(directory), shown=not as_json) as show,
     ):
-        report = import_topic(
-            files,
-            opened,
-            ImportSource(system, directory, tenant),
-            topic,
-            unique=process.new_id(),
-            now_ms=SystemClock().now_ms(),
-            config=config,
-            progress=show,
-        )
-    _print_report(report, as_json=as_json)
+        source = ImportSource(system, directory, tenant)
+        if len(topics) > 1:
+            reports = import_shared_topics(files, opened, source, topics, config=config, progress=show)
+        else:
+            unique, now_ms = process.new_id(), SystemClock().now_ms()
+            report = import_topic(
+                files, opened, source, topics[0], unique=unique, now_ms=now_ms, config=config, progress=show
+            )
+            reports = (report,)
+    for report in reports:
+        _print_report(report, as_json=as_json)
 
 
 def _print_report(report: ImportReport, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import cordwood
 from cordwood.cli import ExitCode
 from cordwood.cli.backends import check_there, data_option, data_path, json_option, refusing, when_free
-from cordwood.cli.output import print_json, print_table
+from cordwood.cli.output import print_json, print_table, spinner
 from cordwood.storage.maintenance import CompactionReport, MaintenanceReport
 from cordwood.wording import bytes_text, counted
 
@@ -43,9 +43,12 @@ def maintain(force: bool, without_evidence: bool, dry_run: bool, data: str | Non
         if dry_run:
             _print_plans(path, force, as_json)
             return
-        with contextlib.closing(
-            when_free(lambda: cordwood.open(path, create=False), KEPT_UP_BY_ITSELF)
-        ) as log:
+        with (
+            contextlib.closing(
+                when_free(lambda: cordwood.open(path, create=False), KEPT_UP_BY_ITSELF)
+            ) as log,
+            spinner("maintaining", shown=not as_json),
+        ):
             report = log.maintain(force=force, evidence=not without_evidence)
     if as_json:
         print_json(msgspec.to_builtins(report))

@@ -1,15 +1,19 @@
-"""``cordwood segment``: print the content of a segment's files."""
+"""``cordwood segment``: list the segments of a topic, print the content of a segment's files."""
 
 from __future__ import annotations
+
+import dataclasses
 
 import click
 
 import cordwood
+from cordwood.cli.backends import data_option, data_path, json_option
 from cordwood.cli.output import print_json, print_table
 from cordwood.cli.records import record_fields
+from cordwood.cli.suggesting import SuggestingGroup
 from cordwood.errors import CordwoodError
 from cordwood.formats import EVERY_FORMAT
-from cordwood.inspection import InspectedFrame, is_index
+from cordwood.inspection import InspectedFrame, is_index, list_segments
 
 #: A table is printed for this many frames at a time.
 _TABLE_ROWS = 1000
@@ -52,12 +56,39 @@ _COLUMNS = {
 _NAMES = ("timestamp", "max_timestamp", "org")
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def segment() -> None:
-    """Print the content of a segment file.
+    """List the segments of a topic, or print the content of a segment file.
 
     Example: cordwood segment dump data/topics/orders/0/segments/00000000000000000000.log
     """
+
+
+@segment.command(name="list")
+@click.argument("topic")
+@data_option
+@json_option
+def list_(topic: str, data: str | None, as_json: bool) -> None:
+    """List the segments of a topic, with the SHA-256 of each sealed one once it is recorded.
+
+    Example: cordwood segment list orders --data data
+    """
+    found = list_segments(data_path(data), topic)
+    if as_json:
+        print_json([dataclasses.asdict(each) for each in found])
+        return
+    rows = [
+        (
+            each.partition,
+            str(each.base_offset),
+            str(each.next_offset),
+            each.bytes,
+            "active" if each.is_active else each.sealed_ms and str(each.sealed_ms),
+            each.sha256,
+        )
+        for each in found
+    ]
+    print_table(("partition", "base offset", "next offset", "bytes", "sealed", "sha256"), rows)
 
 
 @segment.command()
@@ -117,6 +148,8 @@ def _print(frames: list[InspectedFrame]) -> None:
 
 def _cell(frame: InspectedFrame, name: str) -> object:
     fields = frame.fields
+    if name == "records" and fields.get("marker") is not None:
+        return fields["marker"]
     if name == "producer_id":
         id_, epoch = fields["producer_id"], fields["producer_epoch"]
         return f"{id_}/{epoch}" if isinstance(id_, int) and id_ >= 0 else None

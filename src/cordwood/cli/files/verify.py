@@ -14,8 +14,9 @@ import click
 import msgspec
 
 from cordwood.cli import ExitCode
-from cordwood.cli.backends import data_path, log_bytes
+from cordwood.cli.backends import complete_topic, data_path, log_bytes
 from cordwood.cli.evidence import parse_key, read_text, refuting
+from cordwood.cli.interrupting import holding_interrupts
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.config import load_broker_config
 from cordwood.disk import files_of
@@ -31,7 +32,7 @@ from cordwood.verify import (
     run_check,
     verify_directory,
 )
-from cordwood.wording import counted
+from cordwood.wording import counted, counted_topics
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,7 +71,13 @@ def checkpoint_options(command: Function) -> Function:
 @click.command()
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("--data", "data", metavar="DIR", help="The data directory [CORDWOOD_DATA_DIR, then ./data].")
-@click.option("-t", "--topic", metavar="TOPIC", help="Check the partitions of this topic only.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="Check the partitions of this topic only.",
+)
 @checkpoint_options
 @click.option(
     "--jobs",
@@ -129,7 +136,9 @@ def _checked(
     # Each starts as a new process: a fork could inherit a lock held by a thread that does not exist in it.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, max(len(checks), 1)), context) as pool:
-        for check, result in zip(checks, pool.map(_run, checks), strict=True):
+        with holding_interrupts():
+            results = pool.map(_run, checks)
+        for check, result in zip(checks, results, strict=True):
             if progress is not None:
                 progress(check.plan.path, check.plan.stop)
             yield result
@@ -183,15 +192,24 @@ def print_verify_report(report: VerifyReport, path: str, *, as_json: bool) -> No
         return
     if report.findings:
         _print_findings(report)
-    read = (
-        f"{report.topics} topics, {report.partitions} partitions, {report.segments} segments, "
-        f"{report.frames:,} frames, {report.records:,} records, {report.bytes:,} bytes checked"
+    amounts = {
+        "partition": report.partitions,
+        "segment": report.segments,
+        "frame": report.frames,
+        "record": report.records,
+        "byte": report.bytes,
+    }
+    read = ", ".join(
+        [
+            counted_topics(report.topics, report.internal_topics),
+            *(counted(amount, noun) for noun, amount in amounts.items()),
+        ]
     )
-    unmarked = (
-        f", {report.frames_unmarked:,} frames past the mark not checked" if report.frames_unmarked else ""
-    )
+    read += " checked"
+    left = counted(report.frames_unmarked, "frame")
+    unmarked = f", {left} past the mark not checked" if report.frames_unmarked else ""
     parts, topics = counted(report.virtual_partitions, "partition"), counted(report.virtual_topics, "topic")
-    shared = f"; {parts} of {topics} in the shared log" if report.virtual_partitions else ""
+    shared = f"; records of {parts} of {topics} in the shared log" if report.virtual_partitions else ""
     counts = ", ".join(
         f"{report.count(severity)} {severity}"
         for severity in ("corruption", "invalid", "index", "note")
@@ -208,7 +226,8 @@ def _chain_counts(report: VerifyReport) -> str:
     """Return the line about chains, nothing without chains."""
     if not report.leaves and not report.checkpoints:
         return ""
-    parts = [f"{report.frames_compared:,} frames compared with {report.leaves:,} leaves"]
+    leaves = "1 leaf" if report.leaves == 1 else f"{report.leaves:,} leaves"
+    parts = [f"{counted(report.frames_compared, 'frame')} compared with {leaves}"]
     parts += [counted(report.checkpoints, "checkpoint")] if report.checkpoints else []
     parts += [counted(report.removed, "removal")] if report.removed else []
     parts += [counted(report.compacted, "compaction")] if report.compacted else []

@@ -1,1 +1,1 @@
-"""Commands of operators: serve, topic, group, top, doctor."""
+"""Commands of operators: serve, topic, group, transaction, audit, top, doctor."""

@@ -13,7 +13,7 @@ import msgspec
 import cordwood
 from cordwood.cli import ExitCode
 from cordwood.cli.backends import check_there, data_option, data_path, json_option, refusing
-from cordwood.cli.output import print_json
+from cordwood.cli.output import print_json, sentence
 from cordwood.errors import CordwoodError
 from cordwood.inspection import CheckedItem, Level
 
@@ -42,7 +42,7 @@ def doctor(data: str | None, as_json: bool) -> None:
     else:
         for each in findings:
             then = f"; {each.next_step}" if each.next_step else ""
-            click.echo(f"{_MARKS[each.level]}  {each.about}: {each.text}{then}")
+            click.echo(sentence(f"{_MARKS[each.level]}  {each.about}: {each.text}{then}"))
     raise SystemExit(ExitCode.OK if well else ExitCode.CHECK_FAILED)
 
 

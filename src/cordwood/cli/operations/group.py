@@ -5,15 +5,24 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cordwood.cli.backends import Backend, CommandTarget, json_option, place_options, unknown_group
-from cordwood.cli.output import print_json, print_table
+from cordwood.cli.backends import (
+    Backend,
+    CommandTarget,
+    complete_group,
+    complete_topic,
+    json_option,
+    place_options,
+    unknown_group,
+)
+from cordwood.cli.output import print_json, print_table, printable
 from cordwood.cli.records import Start, chosen, parse_start, starts
+from cordwood.cli.suggesting import SuggestingGroup
 from cordwood.errors import CordwoodError, UnknownTopic
 from cordwood.records import TopicPartition
 from cordwood.wording import counted
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def group() -> None:
     """List, describe, reset and delete consumer groups.
 
@@ -40,7 +49,7 @@ def list_(as_json: bool, place: CommandTarget) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_group)
 @json_option
 @place_options
 def describe(name: str, as_json: bool, place: CommandTarget) -> None:
@@ -62,7 +71,7 @@ def describe(name: str, as_json: bool, place: CommandTarget) -> None:
         members = msgspec.to_builtins(found.members)
         print_json({"name": name, "state": found.state, "members": members, "offsets": offsets})
         return
-    click.echo(f"group {name}, {found.state}")
+    click.echo(f"group {printable(name)}, {found.state}")
     print_table(headings, rows)
     if found.members:
         print_table(
@@ -87,9 +96,13 @@ def _lag(offset: int, end: int | None) -> int | None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_group)
 @click.option(
-    "-t", "--topic", metavar="TOPIC", help="The topic [all topics with committed offsets of the group]."
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="The topic [all topics with committed offsets of the group].",
 )
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition; needs -t.")
 @click.option(
@@ -147,7 +160,7 @@ def _committed(backend: Backend, name: str, *, needed: bool) -> dict[TopicPartit
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_group)
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @place_options
 def delete(name: str, dry_run: bool, place: CommandTarget) -> None:
@@ -160,4 +173,4 @@ def delete(name: str, dry_run: bool, place: CommandTarget) -> None:
         if not dry_run:
             backend.delete_group(name)
     verb = "would delete" if dry_run else "deleted"
-    click.echo(f"{verb} group {name}: committed offsets of {counted(len(offsets), 'partition')}")
+    click.echo(f"{verb} group {printable(name)}: committed offsets of {counted(len(offsets), 'partition')}")

@@ -9,7 +9,7 @@ import click
 
 from cordwood.config import load_broker_config, parse_properties
 from cordwood.errors import ConfigError
-from cordwood.server import Listening, run_server
+from cordwood.server import LineFormatter, Listening, run_server
 
 
 @click.command()
@@ -57,9 +57,9 @@ def serve(
     config, warnings = load_broker_config(properties, overrides)
     for warning in warnings:
         click.echo(f"cordwood: {warning}", err=True)
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    lines = logging.StreamHandler()
+    lines.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[lines])
     run_server(config, _say_ready)
 
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import click
 import msgspec
 
 from cordwood.cli.backends import Backend, CommandTarget, json_option, place_options
 from cordwood.cli.output import print_json, print_table
+from cordwood.cli.web import WebRefused, WebTarget, web_options
 from cordwood.errors import CordwoodError, UnknownTopic
 from cordwood.wording import bytes_text
 
 _SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ENDS, _STARTS = "kafka_topic_partition_current_offset", "kafka_topic_partition_oldest_offset"
+#: The columns that a narrow terminal does without, the least important first.
+_OMITTED_FIRST = ("partitions", "bytes/s", "offsets", "size", "lag")
 _BYTES, _LAG = "cordwood_topic_bytes", "kafka_consumergroup_lag_sum"
 
 
@@ -46,9 +47,18 @@ class TopicLine(msgspec.Struct, frozen=True):
     lag: int | None
 
 
+def _metrics_url(address: str) -> str:
+    """Return the address of the metrics for ``HOST:PORT``, with a scheme, or that of the metrics itself."""
+    url = address if "://" in address else f"http://{address}"
+    return f"{url.rstrip('/').removesuffix('/metrics')}/metrics"
+
+
 @click.command()
-@click.option(
-    "--metrics", metavar="HOST:PORT", help="Read a server's metrics; needs cordwood.metrics.partitions=true."
+@web_options(
+    "metrics",
+    "HOST:PORT",
+    "Read a server's metrics, with TLS at https://HOST:PORT; needs cordwood.metrics.partitions=true.",
+    _metrics_url,
 )
 @click.option(
     "--interval",
@@ -71,7 +81,7 @@ class TopicLine(msgspec.Struct, frozen=True):
 @json_option
 @place_options
 def top(
-    metrics: str | None,
+    metrics: WebTarget | None,
     interval: float,
     once: bool,
     internal: bool,
@@ -121,7 +131,7 @@ def _print(lines: list[TopicLine], limit: int, as_json: bool) -> None:
         )
         for line in lines[:limit]
     ]
-    print_table(headings, rows)
+    print_table(headings, rows, omitted_first=_OMITTED_FIRST)
     if len(lines) > limit:
         click.echo(f"and {len(lines) - limit:,} more")
 
@@ -186,22 +196,23 @@ def _note_lags(found: Mapping[str, Look], behind: Mapping[str, int]) -> None:
 # --- by the metrics of a server ---------------------------------------------------------------------
 
 
-def _ask(address: str, timeout: float) -> dict[str, Look]:
-    """Return the topics in the metrics at *address*.
+def _ask(metrics: WebTarget, timeout: float) -> dict[str, Look]:
+    """Return the topics in the metrics of a server. A new token in its file is noticed.
 
     Raises:
         CordwoodError: If there is no answer, or it has no topics.
     """
-    url = f"http://{address.removeprefix('http://').removesuffix('/metrics')}/metrics"
+    server = metrics.server()
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:
-            text = answer.read().decode()
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise CordwoodError(
-            f"there are no metrics at {url}: {reason}; cordwood serve --metrics HOST:PORT serves them"
-        ) from error
-    return read_metrics(text, url)
+        text = server.get(timeout)
+    except WebRefused as error:
+        advice = "cordwood serve --metrics HOST:PORT serves them"
+        if error.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            advice = f"give the server's token in --metrics-token-file or {metrics.token_variable}"
+        elif error.status is None and server.context is None:
+            advice += ", with TLS at https://HOST:PORT"
+        raise CordwoodError(f"there are no metrics at {server.url}: {error}; {advice}") from error
+    return read_metrics(text, server.url)
 
 
 def read_metrics(text: str, url: str) -> dict[str, Look]:

@@ -6,6 +6,8 @@ import importlib
 
 import click
 
+from cordwood.cli.suggesting import SuggestingGroup
+
 # Each job: the module and function of its command, and its line in the overview.
 _JOBS: dict[str, tuple[str, str]] = {
     "compact": ("cordwood.cli.pipeline.compact:compact", "Compact a topic with any number of keys."),
@@ -23,7 +25,7 @@ _JOBS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Jobs(click.Group):
+class _Jobs(SuggestingGroup):
     """Finds jobs by name, importing each when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import click
 import msgspec
 
-from cordwood.cli.backends import refusing, when_free
+from cordwood.cli.backends import complete_topic, refusing, when_free
 from cordwood.cli.files import KEPT_UP_BY_ITSELF, print_compacted
 from cordwood.cli.output import print_json
 from cordwood.cli.pipeline.line import CommandLine, job_options
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to compact.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    required=True,
+    help="The topic to compact.",
+)
 @click.option("--force", is_flag=True, help="Compact regardless of min.cleanable.dirty.ratio.")
 @job_options()
 def compact(line: CommandLine, topic: str, force: bool) -> None:

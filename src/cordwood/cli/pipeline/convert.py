@@ -7,14 +7,16 @@ from dataclasses import asdict
 
 import click
 
-from cordwood.cli.backends import pairs, refusing
+from cordwood.cli.backends import complete_topic, pairs, refusing
 from cordwood.cli.output import print_json
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.wording import counted
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to read.")
+@click.option(
+    "-t", "--topic", metavar="TOPIC", shell_complete=complete_topic, required=True, help="The topic to read."
+)
 @click.option("--to", metavar="TOPIC", required=True, help="The topic to create.")
 @click.option(
     "--config",

@@ -5,13 +5,22 @@ from __future__ import annotations
 import click
 import msgspec
 
+from cordwood.cli.backends import complete_topic
 from cordwood.cli.output import print_json, print_table
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.wording import bytes_text, counted
 
 
 @click.command()
-@click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="A topic [all].")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    multiple=True,
+    help="A topic [all].",
+)
 @click.option("--to", metavar="DIR", required=True, help="The output directory; every executor must see it.")
 @click.option("--skip-lost", is_flag=True, help="Continue if records were removed before their export.")
 @job_options(address=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cordwood.cli.backends import pairs
+from cordwood.cli.backends import complete_topic, pairs
 from cordwood.cli.output import print_json
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.wording import counted
@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic, created if it is missing.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    required=True,
+    help="The topic, created if it is missing.",
+)
 @click.option(
     "--from", "files", metavar="FILE", multiple=True, help="A file, a folder or a glob; repeatable."
 )

@@ -8,14 +8,15 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import cordwood.spark
-from cordwood.cli.backends import check_there, data_path
+from cordwood.cli.backends import CommandTarget, check_there, client_options, data_path
+from cordwood.cli.interrupting import holding_interrupts
 from cordwood.cli.output import task_bar
 from cordwood.errors import JobFailed
 
@@ -34,6 +35,8 @@ class CommandLine:
 
     data: str | None = None
     bootstrap: str | None = None
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
+    client_config: str | None = None
     master: str | None = None
     as_json: bool = False
     log_file: str | None = None
@@ -53,13 +56,15 @@ class CommandLine:
 
         Raises:
             CordwoodError: If Spark is not installed.
+            ConfigError: If the settings of the Kafka client cannot be read, or one is not supported.
             DirectoryRefused: If the directory does not exist.
         """
         cordwood.spark.has_session()
         from cordwood.spark.jobs import LogPlace
 
         if self.bootstrap is not None:
-            return LogPlace(bootstrap=self.bootstrap)
+            target = CommandTarget(client=self.client, client_config=self.client_config)
+            return LogPlace(bootstrap=self.bootstrap, client=target.client_settings())
         return LogPlace(path=data_path(self.data) if create else self.path())
 
     @contextlib.contextmanager
@@ -73,7 +78,7 @@ class CommandLine:
         from cordwood.spark.failures import as_one_sentence
 
         try:
-            with as_one_sentence(), _tasks_shown(spark, doing):
+            with as_one_sentence(), _tasks_shown(spark, doing, shown=not self.as_json):
                 yield spark
         except JobFailed as error:
             # Spark's own message often lacks the reason, which is in its log, so the error names the log.
@@ -85,10 +90,11 @@ class CommandLine:
     def _session(self) -> SparkSession:
         if cordwood.spark.has_session():
             return cordwood.spark.session(master=self.master)
-        with self._quiet_jvm():
-            spark = cordwood.spark.session("cordwood pipeline", master=self.master)
-        context = click.get_current_context().find_root()
-        context.call_on_close(spark.stop)
+        # A JVM whose start is cut in half would stay, and nothing would end it.
+        with holding_interrupts():
+            with self._quiet_jvm():
+                spark = cordwood.spark.session("cordwood pipeline", master=self.master)
+            click.get_current_context().find_root().call_on_close(spark.stop)
         return spark
 
     @contextlib.contextmanager
@@ -112,9 +118,9 @@ class CommandLine:
 
 
 @contextlib.contextmanager
-def _tasks_shown(spark: SparkSession, doing: str) -> Iterator[None]:
+def _tasks_shown(spark: SparkSession, doing: str, *, shown: bool) -> Iterator[None]:
     """Show the finished and known tasks until the block ends."""
-    if not sys.stderr.isatty() or not hasattr(spark, "sparkContext"):
+    if not shown or not sys.stderr.isatty() or not hasattr(spark, "sparkContext"):
         yield
         return
     ended = threading.Event()
@@ -143,7 +149,7 @@ def _tasks_shown(spark: SparkSession, doing: str) -> Iterator[None]:
 def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options that jobs share, and pass their values to the job as ``line``.
 
-    With *address*, the job also takes ``--bootstrap``.
+    With *address*, the job also takes ``--bootstrap`` and the options of the Kafka client.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,6 +160,8 @@ def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Call
             master: str | None,
             as_json: bool,
             bootstrap: str | None = None,
+            client: Mapping[str, str] | None = None,
+            client_config: str | None = None,
             **options: Any,
         ) -> Any:
             line = click.get_current_context().meta.setdefault(_LINE, CommandLine())
@@ -161,6 +169,8 @@ def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Call
                 raise click.UsageError("give --data or --bootstrap, not both.")
             if data is not None or bootstrap is not None:
                 line.data, line.bootstrap = data, bootstrap
+            line.client = {**line.client, **(client or {})}
+            line.client_config = client_config or line.client_config
             if not address and line.bootstrap is not None:
                 raise click.UsageError("this job works on files: give --data.")
             line.master = master or line.master
@@ -177,6 +187,7 @@ def job_options(*, address: bool = False) -> Callable[[Callable[..., Any]], Call
         if address:
             help_text = "A broker, Cordwood or Kafka, instead of a directory."
             decorators.insert(1, click.option("--bootstrap", metavar="HOST:PORT", help=help_text))
+            decorators.insert(2, client_options)
         for decorator in reversed(decorators):
             job = decorator(job)
         return job

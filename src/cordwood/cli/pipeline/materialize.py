@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cordwood.cli.backends import complete_topic
 from cordwood.cli.output import print_json
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.wording import counted
@@ -22,7 +23,9 @@ _LATE = "10 minutes"
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic to read.")
+@click.option(
+    "-t", "--topic", metavar="TOPIC", shell_complete=complete_topic, required=True, help="The topic to read."
+)
 @click.option("--latest", is_flag=True, help="The last record of each key; a tombstone removes it.")
 @click.option("--window", metavar="DURATION", help="Counts and sums in windows, such as '15 minutes'.")
 @click.option("--value-schema", "schema", metavar="DDL", help="Fields of the JSON values: 'item string, …'.")

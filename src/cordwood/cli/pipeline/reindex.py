@@ -5,13 +5,19 @@ from __future__ import annotations
 import click
 
 from cordwood.cli import ExitCode
-from cordwood.cli.backends import refusing, when_free
+from cordwood.cli.backends import complete_topic, refusing, when_free
 from cordwood.cli.files import NOT_BESIDE_A_SERVER, print_reindex_report, reindex_exit_code
 from cordwood.cli.pipeline.line import CommandLine, job_options
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="Rebuild the indexes of this topic only.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="Rebuild the indexes of this topic only.",
+)
 @job_options()
 def reindex(line: CommandLine, topic: str | None) -> None:
     """Rebuild indexes from the logs of a data directory that every executor sees: cordwood reindex, on Spark.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from cordwood.cli.backends import complete_topic
 from cordwood.cli.output import print_json, print_table
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.wording import bytes_text
@@ -18,7 +19,15 @@ _BAR = 40
 
 
 @click.command()
-@click.option("-t", "--topic", "topics", metavar="TOPIC", multiple=True, help="A topic [all].")
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    multiple=True,
+    help="A topic [all].",
+)
 @click.option(
     "--picture", metavar="FILE.png", type=click.Path(dir_okay=False), help="Also draw a picture to this file."
 )

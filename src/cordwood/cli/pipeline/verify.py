@@ -5,13 +5,20 @@ from __future__ import annotations
 import click
 
 from cordwood.cli import ExitCode
+from cordwood.cli.backends import complete_topic
 from cordwood.cli.files import print_verify_report, verify_exit_code
 from cordwood.cli.pipeline.line import CommandLine, job_options
 from cordwood.errors import DirectoryRefused
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", help="Check the partitions of this topic only.")
+@click.option(
+    "-t",
+    "--topic",
+    metavar="TOPIC",
+    shell_complete=complete_topic,
+    help="Check the partitions of this topic only.",
+)
 @job_options()
 def verify(line: CommandLine, topic: str | None) -> None:
     """Check every byte of a data directory that every executor sees: cordwood verify on Spark.

@@ -8,13 +8,16 @@ from collections.abc import Iterable
 
 import click
 
-from cordwood.cli.backends import Chunk, CommandTarget, place_options
+from cordwood.cli.backends import Chunk, CommandTarget, complete_group, complete_topic, place_options
+from cordwood.cli.interrupting import holding_interrupts
 from cordwood.cli.records.offsets import BEGINNING, END, Start, chosen, parse_start, starts
 from cordwood.cli.records.rendering import Render, formatter, json_lines, parse_format
 
 
 @click.command()
-@click.option("-t", "--topic", metavar="TOPIC", required=True, help="The topic.")
+@click.option(
+    "-t", "--topic", metavar="TOPIC", shell_complete=complete_topic, required=True, help="The topic."
+)
 @click.option("-p", "--partition", metavar="N", type=click.IntRange(0), help="One partition [all].")
 @click.option(
     "-o",
@@ -40,7 +43,11 @@ from cordwood.cli.records.rendering import Render, formatter, json_lines, parse_
 )
 @click.option("-J", "as_json", is_flag=True, help="Print each record as a JSON object.")
 @click.option(
-    "-G", "--group", metavar="GROUP", help="Start at the offsets of this group, and commit printed records."
+    "-G",
+    "--group",
+    metavar="GROUP",
+    shell_complete=complete_group,
+    help="Start at the offsets of this group, and commit printed records.",
 )
 @click.option("-Z", "null", is_flag=True, help="Print NULL for a missing key or value.")
 @place_options
@@ -65,13 +72,10 @@ def consume(
     """
     render = json_lines(topic) if as_json else formatter(topic, format_, null=b"NULL" if null else b"")
     with contextlib.ExitStack() as stack:
-        if not to_end:
-            # Ctrl-C ends following.
-            stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         if group is None:
             backend = stack.enter_context(place.reading())
             begin = starts(backend, topic, chosen(backend, topic, partition), offset)
-            _print(backend.read(topic, begin, to_end=to_end), render, count, {})
+            _print(backend.read(topic, begin, to_end=to_end), render, count, None)
             return
         if partition is not None or offset not in (BEGINNING, END):
             raise click.UsageError("-G excludes -p, and allows -o beginning or -o end only, for a new group.")
@@ -85,19 +89,24 @@ def consume(
                 backend.commit(group, {(topic, number): position for number, position in printed.items()})
 
 
-def _print(chunks: Iterable[Chunk], render: Render, count: int | None, printed: dict[int, int]) -> None:
-    """Print records, at most *count*, and store the offsets after them in *printed*."""
+def _print(
+    chunks: Iterable[Chunk], render: Render, count: int | None, printed: dict[int, int] | None
+) -> None:
+    """Print records, at most *count*, and store the offsets after them in *printed*, if they are wanted."""
     out = sys.stdout.buffer
     left = count
     for chunk in chunks:
         wanted = chunk if left is None else chunk[:left]
         rest = memoryview(b"".join(render(number, record) for number, record in wanted))
-        while rest:
-            # Under PYTHONUNBUFFERED a write may be short.
-            rest = rest[out.write(rest) :]
-        # Flush before the record counts as printed, and before waiting for more.
-        out.flush()
-        printed.update((number, record.offset + 1) for number, record in wanted)
+        # Flushed before the records count as printed, and before waiting for more. Ctrl-C in between would
+        # leave records of a group printed and not committed.
+        with contextlib.nullcontext() if printed is None else holding_interrupts():
+            while rest:
+                # Under PYTHONUNBUFFERED a write may be short.
+                rest = rest[out.write(rest) :]
+            out.flush()
+            if printed is not None:
+                printed.update((number, record.offset + 1) for number, record in wanted)
         if left is not None:
             left -= len(wanted)
             if not left:

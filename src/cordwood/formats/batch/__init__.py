@@ -5,6 +5,7 @@ makes batches from either. A header table (`BatchScan.table`) is passed between 
 works per batch or per buffer, never per record.
 """
 
+from cordwood.formats.batch.control import NO_COORDINATOR_EPOCH, Marker, decode_marker, encode_marker
 from cordwood.formats.batch.decoding import (
     DECOMPRESSED_MAX,
     KNOWN_ATTRIBUTES,
@@ -24,6 +25,7 @@ from cordwood.formats.batch.encoding import (
     encode_columns,
     encode_records,
     place,
+    place_epoch,
     seal,
     set_max_timestamp,
     stamp_append_time,
@@ -57,6 +59,7 @@ __all__ = [
     "KNOWN_ATTRIBUTES",
     "LOG_APPEND_TIME",
     "MAGIC",
+    "NO_COORDINATOR_EPOCH",
     "NO_LEADER_EPOCH",
     "NO_OPTIONS",
     "NO_PRODUCER_EPOCH",
@@ -67,6 +70,7 @@ __all__ = [
     "BatchHeader",
     "BatchOptions",
     "BatchScan",
+    "Marker",
     "check_crc",
     "check_records",
     "check_size",
@@ -74,10 +78,13 @@ __all__ = [
     "crc_of",
     "decode_batch_columns",
     "decode_columns",
+    "decode_marker",
     "decode_records",
     "encode_columns",
+    "encode_marker",
     "encode_records",
     "place",
+    "place_epoch",
     "read_header",
     "scan",
     "seal",

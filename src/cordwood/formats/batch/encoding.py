@@ -153,6 +153,12 @@ def place(buffer: bytearray | memoryview, position: int, base_offset: int, leade
     _EPOCH.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
 
 
+def place_epoch(buffer: bytearray | memoryview, leader_epoch: int) -> None:
+    """Set the leader epoch of the batch at the start of *buffer*, in place. No checksum covers it."""
+    if len(buffer) >= HEADER_SIZE:
+        _EPOCH.pack_into(buffer, LEADER_EPOCH_AT, leader_epoch)
+
+
 def set_max_timestamp(buffer: bytearray | memoryview, header: BatchHeader, timestamp: int) -> None:
     """Say in the header what the largest timestamp is, in place, checksum included."""
     _TIMESTAMP.pack_into(buffer, header.position + MAX_TIMESTAMP_AT, timestamp)

@@ -6,7 +6,6 @@ from cordwood.formats.per_record.kimberlite import (
     NO_HASH,
     OVERHEAD,
     SIZE_MAX,
-    EventType,
     KimberliteFormat,
     KimberliteRecord,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "NO_HASH",
     "OVERHEAD",
     "SIZE_MAX",
-    "EventType",
     "FrameFormat",
     "IndexRecord",
     "KimberliteFormat",

@@ -222,10 +222,10 @@ class FrameFormat(RecordPerFrame):
             start = data.find(_MAGIC_BYTES, start + 1)
 
     def encode_frame(
-        self, content: Content, *, offset: int, timestamp: int, before: bytes, size_max: int
+        self, content: Content, *, offset: int, timestamp_us: int, before: bytes, size_max: int
     ) -> bytes:
         """Encode one record."""
-        return encode_record(offset, timestamp, content.key, content.value, size_max=size_max)
+        return encode_record(offset, timestamp_us // 1000, content.key, content.value, size_max=size_max)
 
     def find_frame(
         self, buffer: Buffer, position: int, *, size: int | None, size_max: int, checked: bool
@@ -247,11 +247,12 @@ class FrameFormat(RecordPerFrame):
         value_size: int,
         *,
         offset: int,
-        timestamp: int,
+        timestamp_us: int,
         before: bytes,
         size_max: int,
     ) -> StreamedRecord:
         """Lay out a frame around a value that is not in memory."""
+        timestamp = timestamp_us // 1000
         head = encode_head(offset, timestamp, key, value_size, size_max=size_max)
         return _TrailedFrame(head, value_size, offset=offset, timestamp=timestamp, tail_size=TRAILER.size)
 

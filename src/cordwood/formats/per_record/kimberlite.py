@@ -7,11 +7,11 @@ but itself and the length; the hash in the next record covers the whole record.
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from cordwood.errors import (
@@ -32,7 +32,7 @@ from cordwood.formats.per_record.record_per_frame import Content, FoundFrame, Re
 from cordwood.formats.streamed_record import StreamedRecord
 from cordwood.formats.zeros import only_zeros
 from cordwood.kernels import Buffer
-from cordwood.records import Header
+from cordwood.records import EVENT_TYPE_HEADER, EVENT_TYPE_MAX, EventType, Header, timestamp_us_headers
 
 HEAD = struct.Struct(
     "<"  # little-endian
@@ -64,17 +64,10 @@ SIZE_MAX = 16 * 1024 * 1024
 #: Smaller data is not compressed.
 COMPRESSED_MIN = 1024
 _CRC_AT, _HASH_AT, _POSITION_AT = 4, 8, 40
-_TENANT_AT, _EVENT_TYPE_AT, _RESERVED_AT = 48, 72, 74
+_TENANT_AT, _RESERVED_AT = 48, 74
 _PLAIN, _ZSTD = bytes(6), b"\x01" + bytes(5)
 _INT64_MAX = (1 << 63) - 1
-
-
-class EventType(IntEnum):
-    """The type of a record."""
-
-    DATA = 0
-    CHECKPOINT = 1
-    TOMBSTONE = 2
+_EVENT_TYPE = re.compile(rb"0|[1-9][0-9]{0,4}")
 
 
 class KimberliteRecord(NamedTuple):
@@ -196,17 +189,19 @@ def parse_record(
                 found=f"{actual:#010x}",
                 what="CRC-32 of the record",
             )
-    if found.position > _INT64_MAX or found.event_type or found.reserved != _PLAIN:
+    if found.position > _INT64_MAX or found.reserved != _PLAIN:
         _check_metadata(found)
     return found
 
 
-def check_stream(found: KimberliteRecord, tenant: int, stream: int) -> None:
-    """Refuse a record of another tenant or stream.
+def check_stream(found: KimberliteRecord, tenant: int | None, stream: int) -> None:
+    """Refuse a record of another tenant or stream; None is any tenant.
 
     Raises:
         WrongStream: With both values.
     """
+    if tenant is None:
+        tenant = found.tenant
     if (found.tenant, found.stream) != (tenant, stream):
         raise WrongStream(
             position=found.at + _TENANT_AT,
@@ -287,10 +282,6 @@ def _check_metadata(found: KimberliteRecord) -> None:
             found=found.position,
             what="position",
         )
-    if found.event_type > EventType.TOMBSTONE:
-        raise UnsupportedFrame(
-            position=found.at + _EVENT_TYPE_AT, expected="0 to 2", found=found.event_type, what="event type"
-        )
     if found.reserved not in (_PLAIN, _ZSTD):
         raise UnsupportedFrame(
             position=found.at + _RESERVED_AT,
@@ -300,42 +291,85 @@ def _check_metadata(found: KimberliteRecord) -> None:
         )
 
 
+def split_event_type(value: bytes | None, headers: Iterable[Header]) -> tuple[int, tuple[Header, ...]]:
+    """Return the event type that a record is stored with, and its headers without that of the event type.
+
+    Raises:
+        ValueError: If its event type cannot be stored without a loss; says why.
+    """
+    said = [text for name, text in headers if name == EVENT_TYPE_HEADER]
+    others = tuple(header for header in headers if header[0] != EVENT_TYPE_HEADER)
+    if not said:
+        return EventType.TOMBSTONE if value is None else EventType.DATA, others
+    if len(said) > 1:
+        raise ValueError(f"{len(said)} headers {EVENT_TYPE_HEADER}, but a record has one event type")
+    text = said[0]
+    if text is None or not _EVENT_TYPE.fullmatch(text) or int(text) > EVENT_TYPE_MAX:
+        shown = "null" if text is None else ascii(text[:20].decode("latin-1"))
+        raise ValueError(f"the event type {shown}, not a decimal number from 0 to {EVENT_TYPE_MAX}")
+    event_type = int(text)
+    if value is None and event_type != EventType.TOMBSTONE:
+        raise ValueError(f"no value and the event type {event_type}: only a tombstone, type 2, has no value")
+    if event_type == EventType.TOMBSTONE and value is not None and not len(value):
+        raise ValueError("an empty value and the event type 2: a tombstone has a null value or data")
+    return event_type, others
+
+
+def event_type_headers(event_type: int, value: bytes | None) -> tuple[Header, ...]:
+    """Return the header with the event type of a stored record; none for data, and for a null value."""
+    if event_type == EventType.DATA or value is None:
+        return ()
+    return ((EVENT_TYPE_HEADER, b"%d" % event_type),)
+
+
 class KimberliteFormat(RecordPerFrame):
     """Kimberlite's records, implementing the engine's contract; see `record_per_frame.RecordPerFrame`.
 
-    A partition is a stream. A record without a value is a tombstone.
+    A partition is a stream. A record without a value is a tombstone. An event type other than those of data
+    and of tombstones without data is a header of the record.
     """
 
     name = "kimberlite"
     header_size = _HASH_AT
-    holds = Holds(keys=False, headers=False, null_values=True)
+    holds = Holds(keys=False, headers=False, null_values=True, microseconds=True)
     chained = True
 
-    def __init__(self, tenant: int = 0, stream: int = 0) -> None:
+    def __init__(self, tenant: int | None = 0, stream: int = 0) -> None:
         self.tenant = tenant
         self.stream_id = stream
 
-    def for_partition(self, partition: int) -> KimberliteFormat:
-        """Return the format for the stream with that number."""
-        return KimberliteFormat(self.tenant, partition)
+    def for_partition(self, partition: int, tenant: int | None = 0) -> KimberliteFormat:
+        """Return the format for the stream with that number, of a tenant."""
+        return KimberliteFormat(tenant, partition)
 
     def frame_size(self, header: Buffer) -> int | None:
         """Return the size from the length field."""
         length = int.from_bytes(memoryview(header)[:4], "little")
         return HEAD_SIZE + length if length >= METADATA_SIZE else None
 
+    def _unheld(self, content: Content) -> str | None:
+        """Return the part of a record that the format cannot store, None without one."""
+        if not content.headers:
+            return super()._unheld(content)
+        try:
+            _, others = split_event_type(content.value, content.headers)
+        except ValueError as error:
+            return str(error)
+        return super()._unheld(content._replace(headers=others))
+
     def encode_frame(
-        self, content: Content, *, offset: int, timestamp: int, before: bytes, size_max: int
+        self, content: Content, *, offset: int, timestamp_us: int, before: bytes, size_max: int
     ) -> bytes:
         """Encode one record that follows the one whose hash is *before*."""
+        assert self.tenant is not None
         return encode_record(
             offset,
-            _microseconds(timestamp),
+            _checked_time(timestamp_us),
             b"" if content.value is None else content.value,
             before or NO_HASH,
             tenant=self.tenant,
             stream=self.stream_id,
-            event_type=EventType.TOMBSTONE if content.value is None else EventType.DATA,
+            event_type=split_event_type(content.value, content.headers)[0],
             size_max=size_max,
         )
 
@@ -348,11 +382,13 @@ class KimberliteFormat(RecordPerFrame):
         return FoundFrame(found.end - position, found.position, found.timestamp_us // 1000, found.prev_hash)
 
     def decode_frame(self, buffer: Buffer, position: int, size: int) -> Content:
-        """Decode one record; the value of a checkpoint record is its data."""
+        """Decode one record. A tombstone that has data, as others may write it, keeps its data."""
         found = KimberliteRecord(position, *_RECORD.unpack_from(buffer, position))
-        if found.event_type == EventType.TOMBSTONE:
-            return Content(None, None)
-        return Content(None, found.data(buffer, size_max=DECOMPRESSED_MAX))
+        timed = timestamp_us_headers(found.timestamp_us)
+        if found.event_type == EventType.TOMBSTONE and found.end == found.data_at:
+            return Content(None, None, timed)
+        value = found.data(buffer, size_max=DECOMPRESSED_MAX)
+        return Content(None, value, event_type_headers(found.event_type, value) + timed)
 
     def left_by(self, frame: Buffer) -> bytes:
         """Return the hash of a whole record."""
@@ -365,20 +401,22 @@ class KimberliteFormat(RecordPerFrame):
         value_size: int,
         *,
         offset: int,
-        timestamp: int,
+        timestamp_us: int,
         before: bytes,
         size_max: int,
     ) -> StreamedRecord:
         """Lay out a record around a value that is not in memory; it is not compressed."""
+        assert self.tenant is not None
         if OVERHEAD + value_size > size_max:
             raise FrameTooLarge(
                 position=0, expected=f"at most {size_max} bytes", found=OVERHEAD + value_size, what="record"
             )
-        timestamp_us = _microseconds(timestamp)
+        _checked_time(timestamp_us)
+        event_type, _ = split_event_type(b"\0" if value_size else b"", headers)
         head = HEAD.pack(METADATA_SIZE + value_size, 0, before or NO_HASH) + METADATA.pack(
-            offset, self.tenant, self.stream_id, timestamp_us, EventType.DATA, _PLAIN
+            offset, self.tenant, self.stream_id, timestamp_us, event_type, _PLAIN
         )
-        return _StreamedKimberlite(head, value_size, offset=offset, timestamp=timestamp)
+        return _StreamedKimberlite(head, value_size, offset=offset, timestamp=timestamp_us // 1000)
 
 
 class _StreamedKimberlite(StreamedRecord):
@@ -405,7 +443,7 @@ class _StreamedKimberlite(StreamedRecord):
         return hashed.digest()
 
 
-def _microseconds(timestamp: int) -> int:
-    if not -_INT64_MAX <= timestamp * 1000 <= _INT64_MAX:
-        raise RecordRefused(f"kimberlite cannot hold the time {timestamp} ms as microseconds")
-    return timestamp * 1000
+def _checked_time(timestamp_us: int) -> int:
+    if not -_INT64_MAX <= timestamp_us <= _INT64_MAX:
+        raise RecordRefused(f"kimberlite cannot hold the time {timestamp_us // 1000} ms as microseconds")
+    return timestamp_us

@@ -2,6 +2,9 @@
 
 The store has records back to back without their ends: the index has an entry with end and checksum for every
 record. So the index is as authoritative as the store.
+
+Metadata has Cordwood's layout, or that of the program that wrote an imported record. The latter is not
+interpreted: it is the header ``FOREIGN_METADATA`` of a record without key and time.
 """
 
 from __future__ import annotations
@@ -51,6 +54,10 @@ NULL_VALUE = 0x01
 SIZE_MAX = 16 * 1024 * 1024
 #: Positions have 32 bits, so no record may reach beyond this.
 STORE_SIZE_MAX = 1 << 32
+#: The header of a record whose metadata another program wrote: all bytes of it.
+FOREIGN_METADATA = "cordwood.laminarmq.metadata"
+#: The time of such a record, as in Kafka: none.
+NO_TIMESTAMP = -1
 
 
 class IndexRecord(NamedTuple):
@@ -254,6 +261,43 @@ def parse_record(store: Buffer, position: int, end: int) -> StoredRecord:
     return StoredRecord(timestamp_ms, key, tuple(headers), null_value, value_at, end)
 
 
+def read_record(store: Buffer, position: int, end: int) -> StoredRecord:
+    """Read the record in ``[position, end)``, by any writer.
+
+    If its metadata does not have Cordwood's layout, it is in the only header; see ``FOREIGN_METADATA``.
+
+    Raises:
+        InvalidBatch: If the metadata would be longer than the record.
+    """
+    try:
+        return parse_record(store, position, end)
+    except InvalidBatch:
+        metadata, value_at = split_record(store, position, end)
+        headers = ((FOREIGN_METADATA, bytes(metadata)),)
+        return StoredRecord(NO_TIMESTAMP, None, headers, False, value_at, end)
+
+
+def foreign_metadata(key: bytes | None, value: bytes | None, headers: tuple[Header, ...]) -> bytes | None:
+    """Return the metadata of another program that a record has as its only part besides a value, else None.
+
+    Bytes in Cordwood's layout are never that: written back, they would be read as a key, time and headers.
+    """
+    if key is not None or value is None or len(headers) != 1:
+        return None
+    ((name, metadata),) = headers
+    if name != FOREIGN_METADATA or metadata is None:
+        return None
+    stored = METADATA_LENGTH.pack(len(metadata)) + metadata + value
+    return metadata if read_record(stored, 0, len(stored)).headers == headers else None
+
+
+def encode_foreign(metadata: bytes, value: bytes, *, size_max: int = SIZE_MAX) -> bytes:
+    """Encode a record with the metadata of another program; raises as `encode_record` does."""
+    encoded = METADATA_LENGTH.pack(len(metadata)) + metadata + value
+    check_size(len(encoded), size_max)
+    return encoded
+
+
 def _take(metadata: memoryview, at: int, length: int) -> tuple[bytes, int]:
     if not 0 <= length <= len(metadata) - at:
         raise ValueError(f"{length} bytes at {at} of {len(metadata)}")
@@ -269,7 +313,8 @@ class LaminarmqFormat(RecordPerFrame):
     name = "laminarmq"
     header_size = 0
     holds = Holds(keys=True, headers=True, null_values=True)
-    sidecar = DenseIndexFile(OVERHEAD)
+    # The smallest record has empty metadata of another program, and an empty value.
+    sidecar = DenseIndexFile(METADATA_LENGTH.size)
     store_bytes_max = STORE_SIZE_MAX
 
     def frame_size(self, header: Buffer) -> int | None:
@@ -277,10 +322,12 @@ class LaminarmqFormat(RecordPerFrame):
         return None
 
     def encode_frame(
-        self, content: Content, *, offset: int, timestamp: int, before: bytes, size_max: int
+        self, content: Content, *, offset: int, timestamp_us: int, before: bytes, size_max: int
     ) -> bytes:
         """Encode one record."""
-        return encode_record(timestamp, content.key, content.value, content.headers, size_max=size_max)
+        return encode_record(
+            timestamp_us // 1000, content.key, content.value, content.headers, size_max=size_max
+        )
 
     def find_frame(
         self, buffer: Buffer, position: int, *, size: int | None, size_max: int, checked: bool
@@ -291,16 +338,11 @@ class LaminarmqFormat(RecordPerFrame):
             raise FrameTooLarge(
                 position=position, expected=f"at most {size_max} bytes", found=f"{size} bytes", what="record"
             )
-        metadata, _ = split_record(buffer, position, position + size)
-        if len(metadata) < OVERHEAD - METADATA_LENGTH.size:
-            raise InvalidBatch(
-                position=position, expected="metadata of ours", found=len(metadata), what="metadata length"
-            )
-        return FoundFrame(size, None, _METADATA.unpack_from(metadata)[0])
+        return FoundFrame(size, None, _timestamp_of(buffer, position, position + size))
 
     def decode_frame(self, buffer: Buffer, position: int, size: int) -> Content:
-        """Decode one record."""
-        found = parse_record(buffer, position, position + size)
+        """Decode one record, by any writer."""
+        found = read_record(buffer, position, position + size)
         return Content(found.key, found.value(buffer), found.headers)
 
     def stream_frame(
@@ -310,11 +352,31 @@ class LaminarmqFormat(RecordPerFrame):
         value_size: int,
         *,
         offset: int,
-        timestamp: int,
+        timestamp_us: int,
         before: bytes,
         size_max: int,
     ) -> StreamedRecord:
         """Lay out a record around a value that is not in memory."""
+        timestamp = timestamp_us // 1000
         head = encode_head(timestamp, key, headers)
         check_size(len(head) + value_size, size_max)
         return StreamedRecord(head, value_size, offset=offset, timestamp=timestamp, sidecar=self.sidecar)
+
+
+def _timestamp_of(store: Buffer, position: int, end: int) -> int:
+    """Return the time of the record in ``[position, end)``, none if another program wrote its metadata.
+
+    Raises:
+        InvalidBatch: If the metadata would be longer than the record.
+    """
+    metadata, value_at = split_record(store, position, end)
+    size = len(metadata)
+    if size >= OVERHEAD - METADATA_LENGTH.size:
+        timestamp_ms, flags, key_length = _METADATA.unpack_from(metadata, 0)
+        plain = flags == 0 or (flags == NULL_VALUE and value_at == end)
+        count_at = _METADATA.size + max(key_length, 0)
+        whole = key_length >= -1 and count_at == size - _COUNT.size
+        if plain and whole and not any(metadata[count_at:]):
+            # Nearly every record: it has no headers.
+            return int(timestamp_ms)
+    return read_record(store, position, end).timestamp_ms

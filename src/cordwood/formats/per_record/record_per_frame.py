@@ -11,15 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+import msgspec
+
 from cordwood.errors import (
     ChecksumMismatch,
     FrameError,
     InvalidBatch,
     RecordRefused,
     RecordsRejected,
+    TransactionsUnsupported,
     TruncatedFrame,
 )
 from cordwood.formats import batch
+from cordwood.formats.batch import Marker
 from cordwood.formats.format import (
     NOTHING_BESIDE,
     Beside,
@@ -35,7 +39,7 @@ from cordwood.formats.per_record.record_table import Content, FoundFrame, Record
 from cordwood.formats.receiving import BatchTerms, CompressionChoice
 from cordwood.formats.sidecar import Sidecar, SidecarEntry
 from cordwood.kernels import INT32_MAX, Buffer
-from cordwood.records import Header, Record
+from cordwood.records import Header, Record, split_timestamp_us
 
 __all__ = ["Content", "FoundFrame", "RecordPerFrame", "RecordTable"]
 
@@ -61,9 +65,9 @@ class RecordPerFrame(ABC):
 
     @abstractmethod
     def encode_frame(
-        self, content: Content, *, offset: int, timestamp: int, before: bytes, size_max: int
+        self, content: Content, *, offset: int, timestamp_us: int, before: bytes, size_max: int
     ) -> Buffer:
-        """Encode one record, *timestamp* in milliseconds. It has only parts that ``holds`` allows.
+        """Encode one record, *timestamp_us* in microseconds. It has only parts that ``holds`` allows.
 
         Raises:
             RecordRefused: If its offset or time cannot be stored, or its header would be all zeros.
@@ -99,7 +103,7 @@ class RecordPerFrame(ABC):
         value_size: int,
         *,
         offset: int,
-        timestamp: int,
+        timestamp_us: int,
         before: bytes,
         size_max: int,
     ) -> StreamedFrame:
@@ -109,8 +113,8 @@ class RecordPerFrame(ABC):
         """Return the state that a complete frame passes to the next one."""
         return b""
 
-    def for_partition(self, partition: int) -> RecordPerFrame:
-        """Return the format for one partition: itself, unless frames contain the number."""
+    def for_partition(self, partition: int, tenant: int | None = 0) -> RecordPerFrame:
+        """Return the format for one partition: itself, unless frames contain its number or tenant."""
         return self
 
     # --- finding -----------------------------------------------------------------------------------
@@ -212,23 +216,33 @@ class RecordPerFrame(ABC):
         codec: CompressionChoice | None = None,
     ) -> Encoded:
         """Encode rows as one frame each. Frames are never compressed; *codec* is ignored."""
+        untimed: Sequence[bool] = ()
+        if slot.now_us is not None:
+            rows = list(rows)
+            untimed = [len(row) < 4 or row[3] is None for row in rows]
         # The kernel of the native format refuses invalid rows, with the same messages for every format.
         checked = batch.encode_records(rows, now_ms, size_max=INT32_MAX)
         records = batch.decode_records(checked, batch.read_header(checked, size_max=INT32_MAX))
-        return self._encode(records, slot)
+        return self._encode(records, slot, untimed)
 
-    def _encode(self, records: Sequence[Record], slot: FrameSlot) -> Encoded:
-        """Encode records as one frame each; their offsets may have gaps."""
+    def _encode(self, records: Sequence[Record], slot: FrameSlot, untimed: Sequence[bool] = ()) -> Encoded:
+        """Encode records as one frame each; *untimed* says which got their time from the log."""
         data, sizes, timestamps, checksums = bytearray(), [], [], []
         base_offset, before = slot.base_offset, slot.before
         for number, record in enumerate(records):
             content = Content(record.key, record.value, record.headers)
-            self.check_holds(content, number)
             timestamp = record.timestamp if slot.append_timestamp is None else slot.append_timestamp
+            timestamp_us = timestamp * 1000
+            if slot.now_us is not None:
+                given_us, content = self._split_time(record, number)
+                untimed_here = bool(untimed) and untimed[number] and given_us == timestamp_us
+                assigned = slot.append_timestamp is not None or untimed_here
+                timestamp_us = slot.now_us if assigned else given_us
+            self.check_holds(content, number)
             frame = self.encode_frame(
                 content,
                 offset=base_offset + number,
-                timestamp=timestamp,
+                timestamp_us=timestamp_us,
                 before=before,
                 size_max=slot.size_max,
             )
@@ -242,6 +256,18 @@ class RecordPerFrame(ABC):
         next_offset = base_offset + len(sizes)
         return Encoded(data, next_offset, max(timestamps), sizes, timestamps, checksums, before)
 
+    def _split_time(self, record: Record, number: int) -> tuple[int, Content]:
+        """Return the time of a record in microseconds, and its content without the header of that.
+
+        Raises:
+            RecordRefused: If the header is not a time within the millisecond of the record.
+        """
+        try:
+            given_us, headers = split_timestamp_us(record.timestamp, record.headers)
+        except ValueError as error:
+            raise RecordRefused(f"record {number} has {error}") from None
+        return given_us, Content(record.key, record.value, headers)
+
     def check_holds(self, content: Content, number: int) -> None:
         """Refuse the record *number* if the format cannot store a part of it; names the part.
 
@@ -250,10 +276,10 @@ class RecordPerFrame(ABC):
         """
         unheld = self._unheld(content)
         if unheld is not None:
-            raise RecordRefused(f"record {number} has {unheld}, which the format {self.name} cannot hold")
+            raise RecordRefused(f"record {number} has {unheld}")
 
     def _unheld(self, content: Content) -> str | None:
-        """Return the part of a record that the format cannot store, None without one."""
+        """Return the part of a record that the format cannot store, and why; None without one."""
         held = self.holds
         for holds, has, what in (
             (held.keys, content.key is not None, "a key"),
@@ -261,22 +287,51 @@ class RecordPerFrame(ABC):
             (held.null_values, content.value is None, "no value"),
         ):
             if has and not holds:
-                return what
+                return f"{what}, which the format {self.name} cannot hold"
         return None
+
+    def _unheld_of(self, record: Record, *, microseconds: bool) -> str | None:
+        """Return the part of a record that the format cannot store, in a topic that may have microseconds."""
+        headers = record.headers
+        if microseconds and headers:
+            try:
+                _, headers = split_timestamp_us(record.timestamp, headers)
+            except ValueError as error:
+                return str(error)
+        return self._unheld(Content(record.key, record.value, headers))
 
     def receive(self, data: memoryview, terms: BatchTerms) -> ReceivedFrame:
         """Check the one batch in *data*, decode it, and refuse records that cannot be stored."""
         received = _BATCH.receive(data, terms._replace(codec=None))
+        if received.stamp is not None and received.stamp.transactional:
+            raise TransactionsUnsupported(self.name)
         header = batch.read_header(data, size_max=INT32_MAX)
         records = batch.decode_records(data, header)
+        microseconds = terms.microseconds and self.holds.microseconds
         unheld = {
-            number: f"it has {what}, which the format {self.name} cannot hold"
+            number: f"it has {what}"
             for number, record in enumerate(records)
-            if (what := self._unheld(Content(record.key, record.value, record.headers))) is not None
+            if (what := self._unheld_of(record, microseconds=microseconds)) is not None
         }
         if unheld:
             raise RecordsRejected(dict(islice(unheld.items(), RecordsRejected.REASONS_MAX)), len(unheld))
         return received._replace(records=records)
+
+    def encode_marker(self, marker: Marker, slot: FrameSlot, now_ms: int) -> Encoded:
+        """Refuse: frames of one record cannot be undone."""
+        raise TransactionsUnsupported(self.name)
+
+    def times(self, frame: ReceivedFrame) -> Sequence[int]:
+        """Return the timestamps of the records of a received batch."""
+        return [record.timestamp for record in frame.records]
+
+    def with_times(self, frame: ReceivedFrame, timestamps: Sequence[int]) -> ReceivedFrame:
+        """Return a received batch whose records have other timestamps."""
+        records = [
+            record if record.timestamp == timestamp else msgspec.structs.replace(record, timestamp=timestamp)
+            for record, timestamp in zip(frame.records, timestamps, strict=True)
+        ]
+        return frame._replace(records=records, max_timestamp=max(timestamps))
 
     def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
         """Encode the records of a received batch as one frame each."""
@@ -293,13 +348,19 @@ class RecordPerFrame(ABC):
         """Lay out a frame around a value that is not in memory."""
         checked = batch.encode_records([(key, b"", tuple(headers))], timestamp, size_max=INT32_MAX)
         (record,) = batch.decode_records(checked, batch.read_header(checked, size_max=INT32_MAX))
-        self.check_holds(Content(record.key, record.value, record.headers), 0)
+        timestamp_us = (timestamp if slot.append_timestamp is None else slot.append_timestamp) * 1000
+        named = record.headers
+        if slot.now_us is not None:
+            given_us, (_, _, named) = self._split_time(record, 0)
+            timestamp_us = given_us if slot.append_timestamp is None else slot.now_us
+        # A format may store an empty value in another way than one with bytes, of which none is here yet.
+        self.check_holds(Content(record.key, b"\0" if value_size else b"", named), 0)
         return self.stream_frame(
             record.key,
-            record.headers,
+            named,
             value_size,
             offset=slot.base_offset,
-            timestamp=timestamp if slot.append_timestamp is None else slot.append_timestamp,
+            timestamp_us=timestamp_us,
             before=slot.before,
             size_max=slot.size_max,
         )

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
 from cordwood.formats import batch
+from cordwood.formats.batch import Marker
 from cordwood.formats.format import Ending, ProducerStamp
 from cordwood.formats.sidecar import ENTRY_SIZE
 from cordwood.kernels import INT32_MAX, Buffer, ColumnBuffers, Want
@@ -144,6 +145,10 @@ class RecordTable:
 
     def stamp(self, frame: int) -> ProducerStamp | None:
         """Return None: frames do not contain their producer."""
+        return None
+
+    def marker(self, frame: int) -> Marker | None:
+        """Return None: there are no transactions in this format."""
         return None
 
     def find(self, offset: int) -> int:

@@ -14,7 +14,7 @@ from cordwood.formats.per_record.record_per_frame import Content, FoundFrame, Re
 from cordwood.formats.sidecar import SumFile
 from cordwood.formats.streamed_record import StreamedRecord
 from cordwood.kernels import Buffer
-from cordwood.records import Header
+from cordwood.records import Header, timestamp_us_headers
 
 HEADER = struct.Struct(
     ">"  # big-endian
@@ -115,7 +115,7 @@ class RustlogFormat(RecordPerFrame):
 
     name = "rustlog"
     header_size = HEADER_SIZE
-    holds = Holds(keys=False, headers=False, null_values=False)
+    holds = Holds(keys=False, headers=False, null_values=False, microseconds=True)
     sidecar = SumFile(HEADER_SIZE)
 
     def frame_size(self, header: Buffer) -> int | None:
@@ -124,11 +124,11 @@ class RustlogFormat(RecordPerFrame):
         return HEADER_SIZE + int(length) if length or offset or timestamp_us else None
 
     def encode_frame(
-        self, content: Content, *, offset: int, timestamp: int, before: bytes, size_max: int
+        self, content: Content, *, offset: int, timestamp_us: int, before: bytes, size_max: int
     ) -> bytes:
         """Encode one record."""
         assert content.value is not None
-        return encode_record(offset, timestamp * 1000, content.value, size_max=size_max)
+        return encode_record(offset, timestamp_us, content.value, size_max=size_max)
 
     def find_frame(
         self, buffer: Buffer, position: int, *, size: int | None, size_max: int, checked: bool
@@ -138,8 +138,10 @@ class RustlogFormat(RecordPerFrame):
         return FoundFrame(found.end - position, found.offset, found.timestamp_us // 1000)
 
     def decode_frame(self, buffer: Buffer, position: int, size: int) -> Content:
-        """Decode one record, which is a value and nothing else."""
-        return Content(None, bytes(memoryview(buffer)[position + HEADER_SIZE : position + size]))
+        """Decode one record: a value, and a header if its time is not a whole millisecond."""
+        _, _, timestamp_us = HEADER.unpack_from(buffer, position)
+        value = bytes(memoryview(buffer)[position + HEADER_SIZE : position + size])
+        return Content(None, value, timestamp_us_headers(timestamp_us))
 
     def stream_frame(
         self,
@@ -148,10 +150,11 @@ class RustlogFormat(RecordPerFrame):
         value_size: int,
         *,
         offset: int,
-        timestamp: int,
+        timestamp_us: int,
         before: bytes,
         size_max: int,
     ) -> StreamedRecord:
         """Lay out a record around a value that is not in memory."""
-        head = encode_header(offset, timestamp * 1000, value_size, size_max=size_max)
+        head = encode_header(offset, timestamp_us, value_size, size_max=size_max)
+        timestamp = timestamp_us // 1000
         return StreamedRecord(head, value_size, offset=offset, timestamp=timestamp, sidecar=self.sidecar)

@@ -25,6 +25,7 @@ from cordwood.errors import (
     TruncatedFrame,
 )
 from cordwood.formats import batch
+from cordwood.formats.batch import Marker
 from cordwood.formats.format import (
     NOTHING_BESIDE,
     Beside,
@@ -286,6 +287,10 @@ class EnvelopeTable:
         """Return None: producers belong to topics, not to the shared log."""
         return None
 
+    def marker(self, frame: int) -> Marker | None:
+        """Return None: transactions belong to topics, not to the shared log."""
+        return None
+
     def find(self, offset: int) -> int:
         """Return the first frame that reaches beyond the id *offset*."""
         frame = max(bisect_right(self._ids, offset) - 1, 0)
@@ -379,7 +384,11 @@ class EnvelopeFormat:
     chained = False
     store_bytes_max: int | None = None
 
-    def for_partition(self, partition: int) -> EnvelopeFormat:
+    def left_by(self, frame: Buffer) -> bytes:
+        """Return no bytes: frames are independent."""
+        return b""
+
+    def for_partition(self, partition: int, tenant: int | None = 0) -> EnvelopeFormat:
         """Return itself: the partition in an envelope is that of its owner."""
         return self
 
@@ -456,7 +465,19 @@ class EnvelopeFormat:
         """Refuse: records are appended through their topics."""
         _refuse()
 
+    def times(self, frame: ReceivedFrame) -> Sequence[int]:
+        """Refuse: records are appended through their topics."""
+        _refuse()
+
+    def with_times(self, frame: ReceivedFrame, timestamps: Sequence[int]) -> ReceivedFrame:
+        """Refuse: records are appended through their topics."""
+        _refuse()
+
     def place(self, frame: ReceivedFrame, slot: FrameSlot) -> Encoded:
+        """Refuse: records are appended through their topics."""
+        _refuse()
+
+    def encode_marker(self, marker: Marker, slot: FrameSlot, now_ms: int) -> Encoded:
         """Refuse: records are appended through their topics."""
         _refuse()
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 import google_crc32c
 
+from cordwood.errors import FrameError
 from cordwood.formats import batch
+from cordwood.formats.batch import Marker
+from cordwood.formats.format import ProducerStamp
 from cordwood.formats.shared.envelope import ENVELOPE_SIZE, Envelope, EnvelopeKind, Owner
-from cordwood.kernels import Buffer
+from cordwood.kernels import INT32_MAX, Buffer
 
 ENTRY = struct.Struct(
     "<"  # little-endian
@@ -29,11 +33,11 @@ ENTRY = struct.Struct(
     "Q"  # position of the frame in the segment
     "I"  # size of the frame
     "B"  # kind
-    "B"  # reserved: 0
+    "B"  # role in a transaction
     "h"  # producer epoch, -1 for none
     "q"  # producer id, -1 for none
     "q"  # largest timestamp
-    "i"  # base sequence, -1 for none
+    "i"  # base sequence, -1 for none; of a marker the coordinator epoch
     "I"  # CRC-32C of the 92 bytes before it
 )
 ENTRY_SIZE = ENTRY.size
@@ -41,9 +45,22 @@ assert ENTRY_SIZE == 96
 _BODY_SIZE = ENTRY_SIZE - 4
 _CRC = struct.Struct("<I")
 _FIRST_ID = struct.Struct("<Q")
-#: Fields of a batch's header: producer id, producer epoch, base sequence.
-_PRODUCER = struct.Struct(">qhi")
-_PRODUCER_AT = 43
+#: Fields of a batch's header: attributes, producer id, producer epoch, base sequence.
+_PRODUCER = struct.Struct(">h20xqhi")
+_PRODUCER_AT = 21
+
+
+class Role(IntEnum):
+    """The role of a frame in a transaction of its partition, as its batch says."""
+
+    NONE = 0
+    RECORDS = 1  # records of a transaction
+    COMMIT = 2  # a marker
+    ABORT = 3  # a marker
+    CONTROL = 4  # a control batch that is not about a transaction
+
+
+_MARKERS = (Role.ABORT, Role.COMMIT)
 
 
 class OwnerEntry(NamedTuple):
@@ -59,7 +76,7 @@ class OwnerEntry(NamedTuple):
     position: int
     size: int
     kind: int
-    reserved: int
+    role: int
     producer_epoch: int
     producer_id: int
     max_timestamp: int
@@ -86,6 +103,24 @@ class OwnerEntry(NamedTuple):
         """The position after the frame."""
         return self.position + self.size
 
+    @property
+    def stamp(self) -> ProducerStamp | None:
+        """Its producer, None if it has none or is a control batch."""
+        if self.producer_id == batch.NO_PRODUCER_ID or self.role > Role.RECORDS:
+            return None
+        first = last = self.base_sequence
+        if first != batch.NO_SEQUENCE:
+            last = (first + self.id_count - 1) & INT32_MAX
+        transactional = self.role == Role.RECORDS
+        return ProducerStamp(self.producer_id, self.producer_epoch, first, last, transactional)
+
+    @property
+    def marker(self) -> Marker | None:
+        """The marker in it, which ends a transaction."""
+        if self.role not in _MARKERS:
+            return None
+        return Marker(self.producer_id, self.producer_epoch, self.role == Role.COMMIT, self.base_sequence)
+
 
 def pack_entry(envelope: Envelope, content: Buffer, segment: int, position: int) -> bytes:
     """Return the entry of a frame at *position* of a segment; *content* is the batch in it."""
@@ -94,8 +129,13 @@ def pack_entry(envelope: Envelope, content: Buffer, segment: int, position: int)
         batch.NO_PRODUCER_EPOCH,
         batch.NO_SEQUENCE,
     )
+    role = Role.NONE
     if envelope.kind is EnvelopeKind.RECORDS:
-        producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(content, _PRODUCER_AT)
+        attributes, producer_id, producer_epoch, base_sequence = _PRODUCER.unpack_from(content, _PRODUCER_AT)
+        if attributes & batch.CONTROL:
+            role, base_sequence = _read_control(content, base_sequence)
+        elif attributes & batch.TRANSACTIONAL:
+            role = Role.RECORDS
     packed = ENTRY.pack(
         envelope.first_id,
         envelope.first_offset,
@@ -107,7 +147,7 @@ def pack_entry(envelope: Envelope, content: Buffer, segment: int, position: int)
         position,
         envelope.size,
         envelope.kind,
-        0,
+        role,
         producer_epoch,
         producer_id,
         envelope.max_timestamp,
@@ -115,6 +155,18 @@ def pack_entry(envelope: Envelope, content: Buffer, segment: int, position: int)
         0,
     )[:_BODY_SIZE]
     return packed + _CRC.pack(google_crc32c.value(packed))
+
+
+def _read_control(content: Buffer, base_sequence: int) -> tuple[Role, int]:
+    """Return the role of a control batch, and the coordinator epoch in it or else its *base_sequence*."""
+    try:
+        marker = batch.decode_marker(content, batch.read_header(content, size_max=INT32_MAX))
+    except FrameError:
+        # The index is built from frames whose checksum is correct: reading this one reports the fault.
+        marker = None
+    if marker is None:
+        return Role.CONTROL, base_sequence
+    return Role.COMMIT if marker.committed else Role.ABORT, marker.coordinator_epoch
 
 
 def unpack_entry(buffer: Buffer, number: int) -> OwnerEntry:

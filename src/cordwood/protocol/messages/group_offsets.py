@@ -202,3 +202,59 @@ class OffsetDeleteResponse:
     error_code: int = int16("0+")
     throttle_time_ms: int = int32("0+")
     topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic, "0+")
+
+
+@message
+class TxnOffsetCommitRequestPartition:
+    """The offset of one partition."""
+
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("2+", default=-1)
+    committed_metadata: str | None = string("0+", nullable="0+")
+
+
+@message
+class TxnOffsetCommitRequestTopic:
+    """A topic and its partitions."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitRequestPartition] = array(TxnOffsetCommitRequestPartition, "0+")
+
+
+@message
+class TxnOffsetCommitRequest:
+    """Commit offsets of a group as part of the transaction of a producer."""
+
+    transactional_id: str = string("0+")
+    group_id: str = string("0+")
+    producer_id: int = int64("0+")
+    producer_epoch: int = int16("0+")
+    generation_id: int = int32("3+", default=-1)
+    member_id: str = string("3+")
+    group_instance_id: str | None = string("3+", nullable="3+", default=None)
+    topics: list[TxnOffsetCommitRequestTopic] = array(TxnOffsetCommitRequestTopic, "0+")
+
+
+@message
+class TxnOffsetCommitResponsePartition:
+    """The result for one offset."""
+
+    partition_index: int = int32("0+")
+    error_code: int = int16("0+")
+
+
+@message
+class TxnOffsetCommitResponseTopic:
+    """A topic and its partitions."""
+
+    name: str = string("0+")
+    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
+
+
+@message
+class TxnOffsetCommitResponse:
+    """The result for each offset. There is no error code of the whole request."""
+
+    throttle_time_ms: int = int32("0+")
+    topics: list[TxnOffsetCommitResponseTopic] = array(TxnOffsetCommitResponseTopic, "0+")

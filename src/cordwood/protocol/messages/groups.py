@@ -1,9 +1,20 @@
-"""Classic consumer groups: finding the coordinator, membership, descriptions and deletion."""
+"""Groups: finding the coordinator, membership in both protocols, descriptions and deletion."""
 
 from __future__ import annotations
 
 from cordwood.protocol.messages.metadata import OPERATIONS_NOT_ASKED
-from cordwood.protocol.schema import array, boolean, int8, int16, int32, message, opaque, string
+from cordwood.protocol.schema import (
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    message,
+    opaque,
+    string,
+    struct,
+    uuid,
+)
 
 
 @message
@@ -262,3 +273,122 @@ class DeleteGroupsResponse:
 
     throttle_time_ms: int = int32("0+")
     results: list[DeletableGroupResult] = array(DeletableGroupResult, "0+")
+
+
+# The consumer protocol (KIP-848)
+
+
+@message
+class OwnedTopicPartitions:
+    """Partitions of a topic, which a member owns or may consume."""
+
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+@message
+class ConsumerGroupHeartbeatRequest:
+    """Join, stay in or leave a group. What is null, or -1, has not changed since the last heartbeat.
+
+    ``member_epoch`` is 0 to join, -1 to leave, and -2 for a static member that leaves and will return.
+    """
+
+    group_id: str = string("0+")
+    member_id: str = string("0+")
+    member_epoch: int = int32("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    subscribed_topic_names: list[str] | None = array(string, "0+", nullable="0+", default=None)
+    subscribed_topic_regex: str | None = string("1+", nullable="1+", default=None)
+    server_assignor: str | None = string("0+", nullable="0+", default=None)
+    topic_partitions: list[OwnedTopicPartitions] | None = array(
+        OwnedTopicPartitions, "0+", nullable="0+", default=None
+    )
+
+
+@message
+class HeartbeatAssignment:
+    """The partitions that the member may consume."""
+
+    topic_partitions: list[OwnedTopicPartitions] = array(OwnedTopicPartitions, "0+")
+
+
+@message
+class ConsumerGroupHeartbeatResponse:
+    """The epoch of the member, and its assignment if that has changed."""
+
+    throttle_time_ms: int = int32("0+")
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    member_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    heartbeat_interval_ms: int = int32("0+")
+    assignment: HeartbeatAssignment | None = struct(HeartbeatAssignment, "0+", nullable="0+")
+
+
+@message
+class ConsumerGroupDescribeRequest:
+    """Request descriptions of groups of the consumer protocol."""
+
+    group_ids: list[str] = array(string, "0+")
+    include_authorized_operations: bool = boolean("0+")
+
+
+@message
+class DescribedTopicPartitions:
+    """Partitions of a topic in an assignment."""
+
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+@message
+class DescribedAssignment:
+    """The partitions of a member."""
+
+    topic_partitions: list[DescribedTopicPartitions] = array(DescribedTopicPartitions, "0+")
+
+
+@message
+class DescribedConsumerMember:
+    """A member: what it may consume now, and what it is on the way to.
+
+    ``member_type`` is 0 for a member that uses the classic protocol, 1 for the consumer protocol.
+    """
+
+    member_id: str = string("0+")
+    instance_id: str | None = string("0+", nullable="0+", default=None)
+    rack_id: str | None = string("0+", nullable="0+", default=None)
+    member_epoch: int = int32("0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+    subscribed_topic_regex: str | None = string("0+", nullable="0+", default=None)
+    assignment: DescribedAssignment = struct(DescribedAssignment, "0+")
+    target_assignment: DescribedAssignment = struct(DescribedAssignment, "0+")
+    member_type: int = int8("1+", default=-1)
+
+
+@message
+class DescribedConsumerGroup:
+    """A group of the consumer protocol."""
+
+    error_code: int = int16("0+")
+    error_message: str | None = string("0+", nullable="0+", default=None)
+    group_id: str = string("0+")
+    group_state: str = string("0+")
+    group_epoch: int = int32("0+")
+    assignment_epoch: int = int32("0+")
+    assignor_name: str = string("0+")
+    members: list[DescribedConsumerMember] = array(DescribedConsumerMember, "0+")
+    authorized_operations: int = int32("0+", default=OPERATIONS_NOT_ASKED)
+
+
+@message
+class ConsumerGroupDescribeResponse:
+    """The requested groups."""
+
+    throttle_time_ms: int = int32("0+")
+    groups: list[DescribedConsumerGroup] = array(DescribedConsumerGroup, "0+")

@@ -1,4 +1,4 @@
-"""Producers: InitProducerId, DescribeProducers, ListTransactions."""
+"""Producers: InitProducerId and DescribeProducers."""
 
 from __future__ import annotations
 
@@ -80,32 +80,3 @@ class DescribeProducersResponse:
 
     throttle_time_ms: int = int32("0+")
     topics: list[DescribeProducersTopicResult] = array(DescribeProducersTopicResult, "0+")
-
-
-@message
-class ListTransactionsRequest:
-    """Request transactions by state, producer, age in milliseconds and a pattern of ids."""
-
-    state_filters: list[str] = array(string, "0+")
-    producer_id_filters: list[int] = array(int64, "0+")
-    duration_filter: int = int64("1+", default=-1)
-    transactional_id_pattern: str | None = string("2+", nullable="2+", default=None)
-
-
-@message
-class TransactionState:
-    """A transaction."""
-
-    transactional_id: str = string("0+")
-    producer_id: int = int64("0+")
-    transaction_state: str = string("0+")
-
-
-@message
-class ListTransactionsResponse:
-    """The matching transactions, and the requested states that do not exist."""
-
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    unknown_state_filters: list[str] = array(string, "0+")
-    transaction_states: list[TransactionState] = array(TransactionState, "0+")

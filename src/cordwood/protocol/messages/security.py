@@ -1,8 +1,8 @@
-"""Access control, SCRAM users and client quotas."""
+"""Access control and SCRAM users."""
 
 from __future__ import annotations
 
-from cordwood.protocol.schema import array, boolean, float64, int8, int16, int32, message, string
+from cordwood.protocol.schema import array, int8, int16, int32, message, string
 
 #: The pattern type of a resource that is named in full.
 LITERAL = 3
@@ -179,54 +179,3 @@ class DescribeUserScramCredentialsResponse:
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
     results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult, "0+")
-
-
-@message
-class QuotaComponent:
-    """A component of a filter: an entity type (user, client id or address) and its match."""
-
-    entity_type: str = string("0+")
-    match_type: int = int8("0+")
-    match: str | None = string("0+", nullable="0+")
-
-
-@message
-class DescribeClientQuotasRequest:
-    """Request the quotas that match all components and, with ``strict``, have no others."""
-
-    components: list[QuotaComponent] = array(QuotaComponent, "0+")
-    strict: bool = boolean("0+")
-
-
-@message
-class QuotaEntity:
-    """A component of a quota's entity; a null name means the default entity."""
-
-    entity_type: str = string("0+")
-    entity_name: str | None = string("0+", nullable="0+")
-
-
-@message
-class QuotaValue:
-    """One limit."""
-
-    key: str = string("0+")
-    value: float = float64("0+")
-
-
-@message
-class QuotaEntry:
-    """An entity and its limits."""
-
-    entity: list[QuotaEntity] = array(QuotaEntity, "0+")
-    values: list[QuotaValue] = array(QuotaValue, "0+")
-
-
-@message
-class DescribeClientQuotasResponse:
-    """The matching quotas; null with an error."""
-
-    throttle_time_ms: int = int32("0+")
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
-    entries: list[QuotaEntry] | None = array(QuotaEntry, "0+", nullable="0+")

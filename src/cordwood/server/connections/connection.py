@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 from cordwood.config import Endpoint
 from cordwood.errors import MalformedMessage, UnsupportedVersion
 from cordwood.host import Clock
 from cordwood.protocol import SMALL, ApiKey, Inbox, Request, WireBytes, decode_request, encode_response
+from cordwood.security import ANONYMOUS, CertificateRefused, Principal
 from cordwood.server.connections.budget import WINDOW, Budget, MemoryClaim
+from cordwood.server.connections.entrance import OPEN_DOOR, UNAUTHENTICATED_BYTES_MAX, Door
+from cordwood.server.connections.exchange import (
+    ENCODED,
+    RAW_VERSION,
+    Exchange,
+    OwedMs,
+    RequestService,
+)
 from cordwood.server.connections.memory import map_buffer
 from cordwood.server.connections.sockets import discard_unsent, has_hung_up, is_readable
 
@@ -28,6 +36,8 @@ REQUESTS_MAX = 256
 BYTES_MAX = 64 << 20
 #: The largest request other than Produce, in bytes: decoded, it takes up to 64 times as much memory.
 OTHER_BYTES_MAX = 4 << 20
+#: The requests that are read before the client has authenticated.
+BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 #: While the socket has more than this many unsent bytes, no further response is created for it.
 UNSENT_MAX = 64 << 10
@@ -42,71 +52,6 @@ _BYTES_WITHOUT_ROOM = 4096
 _LOGGER = logging.getLogger("cordwood.server")
 
 
-class Prepared(NamedTuple):
-    """An encoded answer, for a request with the correlation id 0."""
-
-    frame: bytes
-
-    def buffers(self, correlation_id: int) -> list[WireBytes]:
-        """Return the answer to a request with this correlation id. Large parts are not copied."""
-        return [self.frame[:4] + struct.pack(">i", correlation_id), memoryview(self.frame)[8:]]
-
-
-class Exchange:
-    """A request and its answer. `answer` is called once, on the loop."""
-
-    __slots__ = ("_connection", "buffers", "on_lost", "request", "size")
-
-    def __init__(self, connection: Connection, request: Request, size: int) -> None:
-        self._connection = connection
-        self.request = request
-        self.size = size
-        self.buffers: list[Any] | None = None
-        # Called if the client disconnects before the answer.
-        self.on_lost: Callable[[], None] | None = None
-
-    @property
-    def local(self) -> Endpoint:
-        """The address that the client connected to, with the name of its listener."""
-        return self._connection.local
-
-    @property
-    def peer(self) -> str:
-        """The address of the client."""
-        return self._connection.peer
-
-    def answer(self, body: Any) -> None:
-        """Send *body* after all earlier answers; None ends the exchange without a response."""
-        self._connection.answered(self, body)
-
-    def throttle(self, milliseconds: int) -> None:
-        """Stop reading from the client for a while: it has exceeded its quota. Its answers are sent."""
-        self._connection.mute(milliseconds)
-
-    def fail(self, reason: str) -> None:
-        """Close the connection: there is no correct answer."""
-        self._connection.refuse(reason)
-
-    def attempt(self, call: Callable[[], None]) -> None:
-        """Run *call*, a step towards the answer; on an unexpected exception close the connection.
-
-        Otherwise the client would wait for an answer forever, and other clients that the same callback of the
-        loop serves would get none.
-        """
-        try:
-            call()
-        except Exception:
-            _LOGGER.exception("a %s request failed", self.request.api_key.name)
-            self.fail("the request could not be handled")
-
-
-class RequestService(Protocol):
-    """The interface that answers requests."""
-
-    def handle(self, exchange: Exchange) -> None:
-        """Answer the request, now or later."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """The protocol of one socket. Everything here runs on the loop."""
 
@@ -119,22 +64,28 @@ class Connection(asyncio.BufferedProtocol):
         request_bytes_max: int,
         listener: str,
         connections: set[Connection],
-        owed_ms: Callable[[ApiKey], int] = lambda api_key: 0,
+        owed_ms: OwedMs = lambda api_key, client: 0,
+        door: Door = OPEN_DOOR,
     ) -> None:
         """Create the connection before its socket is connected.
 
-        *owed_ms* returns how long the client must wait with its first request of a kind, because of earlier
-        usage: reconnecting does not avoid a quota.
+        *owed_ms* knows of earlier usage: reconnecting avoids no quota. *door* has what clients must do first.
         """
         self._service = service
         self._budget = budget
         self._clock = clock
+        self.authenticated = door.entrance is None
+        self._door = door
+        self._request_bytes_max = request_bytes_max
         self._inbox = Inbox(shared, request_bytes_max, map_buffer)
-        self._claim = MemoryClaim(self._go_on_reading)
+        self._claim = MemoryClaim(self._pause_or_resume)
         self._connections = connections
         self._transport: asyncio.Transport | None = None
+        self._given_up: str | None = None
         self.local = Endpoint("", 0, listener)
         self.peer = ""
+        self.principal: Principal = ANONYMOUS
+        self._takes_token = False
         # Requests in the order of arrival: waiting ones and running ones.
         self._waiting: deque[Exchange] = deque()
         self._running: deque[Exchange] = deque()
@@ -153,11 +104,14 @@ class Connection(asyncio.BufferedProtocol):
         self._unmuting: asyncio.TimerHandle | None = None
         # The times since when the client is idle, its request is incomplete and its response is unsent; and
         # the unsent bytes.
-        self._idle_ns = self._frame_ns = self._unsent_ns = clock.monotonic_ns()
+        self.began_ns = self._idle_ns = self._frame_ns = self._unsent_ns = clock.monotonic_ns()
         self._unsent = 0
         # Bytes received since the last check, and since when they are very few while memory is short.
         self._came = 0
         self._lingers_ns: int | None = None
+        if door.entrance is not None:
+            door.entrance.enter(self)
+            self._inbox.size_max = min(UNAUTHENTICATED_BYTES_MAX, request_bytes_max)
 
     # --- the socket -------------------------------------------------------------------------------
 
@@ -166,11 +120,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         host, port, *_ = transport.get_extra_info("sockname")
         self.local = Endpoint(host, port, self.local.name)
-        # A client that has already disconnected has no address; connection_lost is called next.
+        # One that was reset has none. What it sent could still be read, and no rule for its host would apply.
         peer = transport.get_extra_info("peername")
         self.peer = f"/{peer[0]}" if peer else ""
+        given_up = self._given_up or (None if peer else "the client has already disconnected")
         self._transport.set_write_buffer_limits(high=UNSENT_MAX, low=0)
         self._connections.add(self)
+        if given_up is not None:
+            self.refuse(given_up)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Release all memory; later answers are dropped."""
@@ -178,6 +135,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._unmuting is not None:
             self._unmuting.cancel()
         self._connections.discard(self)
+        if self._door.entrance is not None:
+            self._door.entrance.leave(self)
         self._waiting.clear()
         for exchange in self._running:
             lost, exchange.on_lost = exchange.on_lost, None
@@ -197,6 +156,8 @@ class Connection(asyncio.BufferedProtocol):
         otherwise never be between two of them, where reading can pause.
         """
         missing = self._inbox.missing
+        if not self.authenticated:
+            return self._inbox.space()[:UNAUTHENTICATED_BYTES_MAX]
         if not missing:
             return self._inbox.space()
         if not self._budget.may_go_on(self._claim):
@@ -241,17 +202,69 @@ class Connection(asyncio.BufferedProtocol):
         self._start_next()
         self._pause_or_resume()
 
+    # --- authentication ---------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Return whether the client may begin to authenticate; if not, the connection is closed."""
+        entrance = self._door.entrance
+        if entrance is None or self.authenticated or entrance.begin(self, self._clock.monotonic_ns()):
+            return True
+        self.refuse("too many clients are authenticating")
+        return False
+
+    def secured(self, certificate: bytes | None) -> None:
+        """Continue after the TLS handshake, in which the client presented *certificate* or none."""
+        try:
+            principal = self._door.identify(certificate)
+        except CertificateRefused as error:
+            self._door.note_login(self.peer, None, str(error))
+            self.refuse(str(error))
+            return
+        if not self._door.security.sasl:
+            self._door.note_login(self.peer, principal, "")
+            self.authenticate(principal, self._owed_ms)
+
+    def authenticate(self, principal: Principal, owed_ms: OwedMs) -> None:
+        """Serve the client as *principal* from now on, without the limits before authentication.
+
+        *owed_ms* is as for the constructor.
+        """
+        self.principal = principal
+        self.authenticated = True
+        self._owed_ms = owed_ms
+        self._waited_for.clear()
+        self._inbox.size_max = self._request_bytes_max
+        if self._door.entrance is not None:
+            self._door.entrance.leave(self)
+
+    def take_token(self) -> None:
+        """Take the next frame as a token of SASL that has no request around it."""
+        self._takes_token = True
+
+    def end_after(self, exchange: Exchange, body: Any) -> None:
+        """Answer *exchange* and close the connection; requests that wait are dropped."""
+        self._draining = True
+        self._waiting.clear()
+        self.answered(exchange, body)
+        self.close()
+
     # --- requests ---------------------------------------------------------------------------------
 
     def _receive(self, frame: bytearray | memoryview) -> None:
         """Decode the request in *frame* and add it to the queue."""
         if self._transport is None or self._transport.is_closing() or self._draining:
             return
+        if not self.authenticated and not self.begin():
+            return
         if len(frame) > OTHER_BYTES_MAX and bytes(frame[:2]) != _PRODUCE:
             self.refuse(f"a request of {len(frame)} bytes that is not Produce")
             return
+        early = not self.authenticated and not self._takes_token
+        if early and int.from_bytes(frame[:2], "big", signed=True) not in BEFORE_AUTHENTICATION:
+            self.refuse("a request of a client that has not authenticated")
+            return
         try:
-            request = decode_request(frame)
+            request = self._raw_token(frame) if self._takes_token else decode_request(frame)
         except UnsupportedVersion as error:
             if error.api_key != ApiKey.API_VERSIONS:
                 self.refuse(str(error))
@@ -265,6 +278,10 @@ class Connection(asyncio.BufferedProtocol):
         self._request_bytes += len(frame)
         self._budget.take(len(frame))
 
+    def _raw_token(self, frame: bytearray | memoryview) -> Request:
+        self._takes_token = False
+        return Request(ApiKey.SASL_AUTHENTICATE, RAW_VERSION, 0, None, bytes(frame))
+
     def _start_next(self) -> None:
         """Start the next requests: produce requests concurrently, any other request alone."""
         if self._starting:
@@ -273,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._starting = True
         try:
             while self._waiting and self._transport is not None:
-                if self._muted_until_ns is not None or self._must_wait(self._waiting[0].request.api_key):
+                if self._muted_until_ns is not None or self._must_wait(self._waiting[0]):
                     return
                 produce = self._waiting[0].request.api_key is ApiKey.PRODUCE
                 if self._running and not (produce and self._running[0].request.api_key is ApiKey.PRODUCE):
@@ -297,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if body is None:
                 exchange.buffers = []
-            elif isinstance(body, Prepared):
+            elif isinstance(body, ENCODED):
                 exchange.buffers = body.buffers(request.correlation_id)
             else:
                 exchange.buffers = encode_response(
@@ -355,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         unanswered = len(self._waiting) + len(self._running)
         pause = (
-            unanswered >= REQUESTS_MAX
+            unanswered >= (REQUESTS_MAX if self.authenticated else 1)
             or self._request_bytes >= BYTES_MAX
             or self._writing_paused
             or self._draining
@@ -377,9 +394,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._in_line = False
-        self._pause_or_resume()
-
-    def _go_on_reading(self) -> None:
         self._pause_or_resume()
 
     def mute(self, milliseconds: int) -> None:
@@ -406,12 +420,13 @@ class Connection(asyncio.BufferedProtocol):
         self._start_next()
         self._pause_or_resume()
 
-    def _must_wait(self, api_key: ApiKey) -> bool:
-        """Return whether the first request of its kind must wait, and mute the client if so."""
-        if api_key in self._waited_for:
+    def _must_wait(self, exchange: Exchange) -> bool:
+        """Return whether *exchange*, if it is the first of its kind, must wait; mute the client if so."""
+        api_key = exchange.request.api_key
+        if api_key in self._waited_for or not self.authenticated:
             return False
         self._waited_for.add(api_key)
-        self.mute(self._owed_ms(api_key))
+        self.mute(self._owed_ms(api_key, exchange.quota_client))
         return self._muted_until_ns is not None
 
     def check_time(self, now_ns: int, idle_ns: int, stall_ns: int) -> None:
@@ -419,7 +434,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if self._reading_paused and has_hung_up(transport):
+        late = self._door.entrance is not None and now_ns - self.began_ns >= self._door.entrance.timeout_ns
+        if late and not self.authenticated:
+            self.refuse("the client did not authenticate in time")
+        elif self._reading_paused and has_hung_up(transport):
             self.refuse("the client hung up")
         elif self._muted_until_ns is not None and self._budget.exhausted and self._waiting:
             # Requests that it sent ahead do no harm unless memory is short.
@@ -455,8 +473,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- ending -----------------------------------------------------------------------------------
 
     def refuse(self, reason: str) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
+        """Close the connection at once, or as soon as it is set up."""
+        if self._transport is None:
+            self._given_up = reason
+        else:
             peer = self._transport.get_extra_info("peername")
             _LOGGER.info("closing the connection of %s: %s", peer, reason)
             self._transport.abort()

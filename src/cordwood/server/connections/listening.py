@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ _ACCEPTS_AT_ONCE = 64
 _FOR_FILES_MAX = 256
 _NO_SUCH_ADDRESS = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _NO_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-_LOGGER = logging.getLogger("cordwood.server")
 
 
 def listen(endpoint: Endpoint) -> list[socket.socket]:
@@ -40,6 +38,17 @@ def listen(endpoint: Endpoint) -> list[socket.socket]:
             if endpoint.port or error.errno != errno.EADDRINUSE:
                 raise ListenFailed(endpoint, error.strerror or str(error)) from error
     raise ListenFailed(endpoint, "no port is free at all of its addresses")
+
+
+def check_free(endpoints: Iterable[Endpoint]) -> None:
+    """Check that a server can listen on all *endpoints* now. Those with port 0 are not checked.
+
+    Raises:
+        ListenFailed: If an address is in use or not local.
+    """
+    for endpoint in endpoints:
+        for made in listen(endpoint) if endpoint.port else ():
+            made.close()
 
 
 def _listen_once(endpoint: Endpoint) -> list[socket.socket]:
@@ -101,17 +110,22 @@ class Acceptor:
         loop: asyncio.AbstractEventLoop,
         sockets: Sequence[tuple[socket.socket, str]],
         make: Callable[[str], asyncio.BaseProtocol | None],
+        warn: Callable[[str], None],
         make_room: Callable[[], int] = lambda: 0,
+        evict: Callable[[], bool] = lambda: False,
     ) -> None:
         """Accept connections on *sockets*, each with the name of its listener.
 
-        *make* returns the protocol of a new connection, or None to close it. *make_room* closes files and
-        returns their number.
+        *make* returns the protocol of a new connection, or None to close it. *warn* logs that one is closed,
+        which strangers can cause at any rate. *make_room* closes files and returns their number. *evict*
+        closes a connection that is worth less than a new one, if there is any.
         """
         self._loop = loop
         self._sockets = sockets
         self._make = make
+        self._warn = warn
         self._make_room = make_room
+        self._evict = evict
         self._reserve = _open_reserve()
         self._tasks: set[asyncio.Task[object]] = set()
         for listening, name in sockets:
@@ -132,8 +146,8 @@ class Acceptor:
                         return
                     continue
                 raise
-            if _is_for_files(accepted) and not self._make_room():
-                _LOGGER.warning("the remaining file handles are for files; a new connection is closed")
+            if _is_for_files(accepted) and not (self._make_room() or self._evict()):
+                self._warn("the remaining file handles are for files; a new connection is closed")
                 accepted.close()
                 return
             self._begin(accepted, name)
@@ -154,12 +168,12 @@ class Acceptor:
     def _begun(self, protocol: asyncio.BaseProtocol, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _LOGGER.warning("a connection could not be set up: %s", task.exception())
+            self._warn(f"a connection could not be set up: {task.exception()}")
             protocol.connection_lost(None)
 
     def _turn_away(self, listening: socket.socket) -> None:
         """Accept one connection with the spare handle, and close it."""
-        _LOGGER.warning("no file handles are left; a new connection is closed")
+        self._warn("no file handles are left; a new connection is closed")
         if self._reserve is not None:
             os.close(self._reserve)
         with contextlib.suppress(OSError):

@@ -32,7 +32,9 @@ def discard_unsent(transport: asyncio.Transport) -> None:
 
 
 def is_readable(transport: asyncio.Transport) -> bool:
-    """Return whether received bytes wait in the socket; True if that cannot be determined."""
+    """Return whether received bytes wait, in the socket or encrypted; True if that cannot be determined."""
+    if transport.get_extra_info("received"):
+        return True
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return True

@@ -25,9 +25,11 @@ from cordwood.protocol.messages import (
     DescribeTopicPartitionsResponseTopic,
     TopicCursor,
 )
+from cordwood.security import Operation, ResourceType
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
-from cordwood.server.handlers.cluster_metadata import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, all_epochs_known
+from cordwood.server.handlers.cluster_metadata import all_epochs_known
+from cordwood.server.security import Rights
 
 ENDPOINT_BROKERS = 1
 PARTITIONS_A_PAGE_MAX = 2000
@@ -46,23 +48,40 @@ async def describe_cluster(context: Context, exchange: Exchange) -> DescribeClus
         cluster_id=context.node.directory.identity.uuid,
         controller_id=node_id,
         brokers=[DescribeClusterBroker(broker_id=node_id, host=where.host, port=where.port)],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=(
+            context.rights(exchange).cluster_operations() if asked else OPERATIONS_NOT_ASKED
+        ),
     )
 
 
 async def describe_topic_partitions(context: Context, exchange: Exchange) -> DescribeTopicPartitionsResponse:
-    """Describe topics in the order of their names, one page of partitions at a time."""
+    """Describe topics in the order of their names, one page of partitions at a time.
+
+    As in Kafka, topics that the client may not describe are left out of a list of all topics, and come last
+    in an answer that names them.
+    """
     request: DescribeTopicPartitionsRequest = exchange.request.body
+    rights = context.rights(exchange)
     asked = {topic.name for topic in request.topics}
     names = sorted(asked) if asked else context.tenant.sorted_names()
-    first = 0
-    if request.cursor is not None:
-        names = names[bisect.bisect_left(names, request.cursor.topic_name) :]
-        first = request.cursor.partition_index if names[:1] == [request.cursor.topic_name] else 0
+    cursor = request.cursor
+    if cursor is not None:
+        names = names[bisect.bisect_left(names, cursor.topic_name) :]
+    refusals = {name: rights.topic_refusal(Operation.DESCRIBE, name) for name in names if asked}
+    refused = [
+        DescribeTopicPartitionsResponseTopic(error_code=code, name=name)
+        for name, code in refusals.items()
+        if code is not None
+    ]
+    if refused:
+        names = [name for name in names if refusals[name] is None]
+    first = cursor.partition_index if cursor is not None and names[:1] == [cursor.topic_name] else 0
     left = max(min(request.response_partition_limit, PARTITIONS_A_PAGE_MAX), 1)
 
     def make() -> DescribeTopicPartitionsResponse:
-        return _page(context, names, first, left)
+        response = _page(context, rights, names, first, left)
+        response.topics += refused
+        return response
 
     # A page has at most as many topics as partitions; missing topics have none.
     if len(names) <= PARTITIONS_A_PAGE_MAX and all_epochs_known(context, names):
@@ -70,21 +89,33 @@ async def describe_topic_partitions(context: Context, exchange: Exchange) -> Des
     return await context.readers.call(make)
 
 
-def _page(context: Context, names: Sequence[str], first: int, left: int) -> DescribeTopicPartitionsResponse:
+def _page(
+    context: Context, rights: Rights, names: Sequence[str], first: int, left: int
+) -> DescribeTopicPartitionsResponse:
     """Describe *left* partitions of the topics in *names*, from partition *first* of the first topic on."""
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        # Asked here and not for the whole list, of which a page may be a small part.
+        if not rights.sees_topic(name):
+            first = 0
+            continue
         topic = context.tenant.find(name)
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            response.topics.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
+            response.topics.append(
+                DescribeTopicPartitionsResponseTopic(
+                    error_code=code,
+                    name=name,
+                    topic_authorized_operations=rights.operations(ResourceType.TOPIC, name),
+                )
+            )
             continue
         if left <= 0:
             response.next_cursor = TopicCursor(topic_name=name, partition_index=first)
             break
         first = min(max(first, 0), topic.partitions)
         last = min(first + left, topic.partitions)
-        response.topics.append(_topic(context, topic, range(first, last)))
+        response.topics.append(_topic(context, rights, topic, range(first, last)))
         left -= last - first
         if last < topic.partitions:
             response.next_cursor = TopicCursor(topic_name=name, partition_index=last)
@@ -93,7 +124,9 @@ def _page(context: Context, names: Sequence[str], first: int, left: int) -> Desc
     return response
 
 
-def _topic(context: Context, topic: BrokerTopic, partitions: range) -> DescribeTopicPartitionsResponseTopic:
+def _topic(
+    context: Context, rights: Rights, topic: BrokerTopic, partitions: range
+) -> DescribeTopicPartitionsResponseTopic:
     here = [context.config.node_id]
     epochs = context.node.topics.epochs.find(topic.entry)
     return DescribeTopicPartitionsResponseTopic(
@@ -113,7 +146,7 @@ def _topic(context: Context, topic: BrokerTopic, partitions: range) -> DescribeT
             )
             for index in partitions
         ],
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=rights.operations(ResourceType.TOPIC, topic.name),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from cordwood.broker import BrokerTopic, is_internal
 from cordwood.errors import CordwoodError, RecordRefused, UnsupportedVersion
-from cordwood.protocol import NULL_ID, ApiKey, ErrorCode, Request, api_versions_response, encode_response
+from cordwood.protocol import NULL_ID, ApiKey, ErrorCode, api_versions_response, encode_response
 from cordwood.protocol.messages import (
     OPERATIONS_NOT_ASKED,
     ApiVersionsResponse,
@@ -17,15 +17,14 @@ from cordwood.protocol.messages import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from cordwood.security import Operation, ResourceType
 from cordwood.server.answers import code_of
 from cordwood.server.connections import Exchange, Prepared
 from cordwood.server.context import Context
 from cordwood.server.handlers.controller import FEATURES_EPOCH, finalized_features, supported_features
+from cordwood.server.security import Rights
 
 _NAME_NULLABLE_FROM = 12
-# All operations, as bits by the number of the operation: there is no access control.
-TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 #: With at least this many topics, the list of all topics is created in a thread.
 MANY = 200
 
@@ -42,18 +41,60 @@ async def api_versions(served: Collection[ApiKey], exchange: Exchange) -> ApiVer
 
 
 async def metadata(context: Context, exchange: Exchange) -> MetadataResponse | Prepared:
-    """Describe the requested topics; create missing ones if the broker and the client allow it."""
+    """Describe the requested topics; create missing ones if the broker and the client allow it.
+
+    A topic that the client may not describe is refused without a look whether it exists.
+    """
     request: MetadataRequest = exchange.request.body
     version = exchange.request.api_version
     asked = request.topics
     if asked is None or (version == 0 and not asked):
         return await _list_all(context, exchange)
-    errors: dict[str, ErrorCode] = {}
+    rights, tenant = context.rights(exchange), context.tenant
+    errors = _refused(rights, asked)
     if context.config.auto_create_topics and (version < 4 or request.allow_auto_topic_creation):
-        missing = [t.name for t in asked if t.name is not None and context.tenant.find(t.name) is None]
+        missing = [name for name in _names(asked) if name not in errors and tenant.find(name) is None]
         if missing:
-            errors = await context.changes.call(lambda: _create(context, missing))
+            errors |= _not_to_create(rights, missing)
+            allowed = [name for name in missing if name not in errors]
+            if allowed:
+                errors |= await _create_missing(context, exchange, allowed)
     return await _answer(context, exchange, asked, errors)
+
+
+def _names(asked: Sequence[MetadataRequestTopic]) -> list[str]:
+    """Return the names of the topics that are asked for by name."""
+    return list(dict.fromkeys(each.name for each in asked if each.name is not None and not _is_by_id(each)))
+
+
+def _is_by_id(asked: MetadataRequestTopic) -> bool:
+    return asked.name is None or (not asked.name and asked.topic_id != NULL_ID)
+
+
+def _refused(rights: Rights, asked: Sequence[MetadataRequestTopic]) -> dict[str, ErrorCode]:
+    """Return the error codes of the named topics that the client may not describe."""
+    refusals = {name: rights.topic_refusal(Operation.DESCRIBE, name) for name in _names(asked)}
+    return {name: code for name, code in refusals.items() if code is not None}
+
+
+def _not_to_create(rights: Rights, names: Sequence[str]) -> dict[str, ErrorCode]:
+    """Return the error codes of the topics that the client may not create."""
+    if rights.allows_cluster(Operation.CREATE):
+        return {}
+    refusals = {name: rights.topic_refusal(Operation.CREATE, name) for name in names}
+    return {name: code for name, code in refusals.items() if code is not None}
+
+
+async def _create_missing(context: Context, exchange: Exchange, names: Sequence[str]) -> dict[str, ErrorCode]:
+    """Create topics, unless that must be recorded and cannot be; return the error codes of those missing."""
+    if context.audit is not None and context.audit.refuses_changes:
+        return dict.fromkeys(names, ErrorCode.KAFKA_STORAGE_ERROR)
+    errors = await context.changes.call(lambda: _create(context, names))
+    if context.watch is not None:
+        created = [name for name in names if name not in errors]
+        if not await context.watch.created(exchange, created):
+            errors |= dict.fromkeys(created, ErrorCode.KAFKA_STORAGE_ERROR)
+    return errors
 
 
 def _create(context: Context, names: Sequence[str]) -> dict[str, ErrorCode]:
@@ -70,12 +111,17 @@ def _create(context: Context, names: Sequence[str]) -> dict[str, ErrorCode]:
 
 
 async def _list_all(context: Context, exchange: Exchange) -> Prepared:
-    """Describe all topics. There may be very many: the answer is created off the loop and cached."""
+    """Describe all topics that the client may describe.
+
+    There may be very many: the answer is created off the loop, and cached for clients with the same rights.
+    """
     request: MetadataRequest = exchange.request.body
     version, tenant = exchange.request.api_version, context.tenant
     where = context.advertised(exchange.local)
     told = (request.include_topic_authorized_operations, request.include_cluster_authorized_operations)
-    asked = (version, where, told)
+    rights = context.rights(exchange)
+    # Taken before the topics are looked up: what changes meanwhile is not cached for later clients.
+    asked = (version, where, told, rights.key)
     changes = tenant.changes
     kept = context.listing.find(changes, asked)
     if kept is not None:
@@ -84,7 +130,8 @@ async def _list_all(context: Context, exchange: Exchange) -> Prepared:
     def make() -> Prepared:
         partitions = _Partitions(context.config.node_id)
         found = [topic for topic in map(tenant.find, tenant.names()) if topic is not None]
-        topics = [_described(context, topic, partitions, told=told[0]) for topic in found]
+        seen = [topic for topic in found if rights.sees_topic(topic.name)]
+        topics = [_described(context, topic, partitions, rights if told[0] else None) for topic in seen]
         response = _response(context, exchange, topics)
         return Prepared(b"".join(encode_response(ApiKey.METADATA, version, 0, response)))
 
@@ -108,7 +155,7 @@ async def _answer(
 ) -> MetadataResponse:
     def make() -> MetadataResponse:
         partitions = _Partitions(context.config.node_id)
-        topics = [_topic(context, topic, partitions, errors, exchange.request) for topic in asked]
+        topics = [_topic(context, topic, partitions, errors, exchange) for topic in asked]
         return _response(context, exchange, topics)
 
     by_id = (context.tenant.find_by_id(each.topic_id) for each in asked if not each.name)
@@ -125,7 +172,9 @@ def _response(context: Context, exchange: Exchange, topics: list[MetadataRespons
         controller_id=node_id,
         topics=topics,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+            context.rights(exchange).cluster_operations()
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_NOT_ASKED
         ),
     )
 
@@ -135,34 +184,48 @@ def _topic(
     asked: MetadataRequestTopic,
     partitions: _Partitions,
     errors: dict[str, ErrorCode],
-    request: Request,
+    exchange: Exchange,
 ) -> MetadataResponseTopic:
-    if asked.name is None or (not asked.name and asked.topic_id != NULL_ID):
+    request: MetadataRequest = exchange.request.body
+    rights = context.rights(exchange)
+    told = rights if request.include_topic_authorized_operations else None
+    if asked.name is None or _is_by_id(asked):
         topic = context.tenant.find_by_id(asked.topic_id)
-        if topic is None:
+        code = None if topic is None else rights.topic_refusal(Operation.DESCRIBE, topic.name)
+        if topic is None or code is not None:
             # In versions 10 and 11 the name may be null in a request but not in a response.
-            name = None if request.api_version >= _NAME_NULLABLE_FROM else ""
-            return MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=name, topic_id=asked.topic_id
-            )
+            name = None if exchange.request.api_version >= _NAME_NULLABLE_FROM else ""
+            code = code or ErrorCode.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
     else:
-        topic = context.tenant.find(asked.name)
-        if topic is None:
-            code = errors.get(asked.name) or _code_of_missing(context, asked.name)
+        topic, code = context.tenant.find(asked.name), errors.get(asked.name)
+        # A topic that was just created and is not on record is not described either; the client asks again.
+        if code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.KAFKA_STORAGE_ERROR):
             return MetadataResponseTopic(error_code=code, name=asked.name)
-    return _described(context, topic, partitions, told=request.body.include_topic_authorized_operations)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=code or _code_of_missing(context, asked.name),
+                name=asked.name,
+                topic_authorized_operations=_operations(told, asked.name),
+            )
+    return _described(context, topic, partitions, told)
 
 
 def _described(
-    context: Context, topic: BrokerTopic, partitions: _Partitions, *, told: bool
+    context: Context, topic: BrokerTopic, partitions: _Partitions, told: Rights | None
 ) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=is_internal(topic.name),
         partitions=partitions.described(context.node.topics.epochs.find(topic.entry)),
-        topic_authorized_operations=TOPIC_OPERATIONS if told else OPERATIONS_NOT_ASKED,
+        topic_authorized_operations=_operations(told, topic.name),
     )
+
+
+def _operations(told: Rights | None, name: str) -> int:
+    """Return what *told* allows on a topic, as bits, or that the client did not ask."""
+    return OPERATIONS_NOT_ASKED if told is None else told.operations(ResourceType.TOPIC, name)
 
 
 def _code_of_missing(context: Context, name: str) -> ErrorCode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cordwood.config import (
     BROKER_SETTINGS,
@@ -10,10 +10,13 @@ from cordwood.config import (
     DYNAMIC_SETTINGS,
     FIXED_SETTINGS,
     GROUP_SETTINGS,
+    LISTENER_SETTINGS,
     TOPIC_SETTINGS,
+    BrokerConfig,
     LayeredConfig,
     Setting,
     TopicConfig,
+    listener_name,
     quota_name,
     quota_of,
     text_of,
@@ -22,8 +25,9 @@ from cordwood.protocol.messages import DescribeConfigsResourceResult, DescribeCo
 from cordwood.server.handlers.broker_loggers import logger_levels
 
 #: The source of a value: the topic, run-time settings of this broker or of all brokers, the broker's file,
-#: the default; and the source of logger levels.
+#: the default; the source of logger levels, and the settings of a group.
 SOURCE_TOPIC, SOURCE_BROKER, SOURCE_EVERY_BROKER, SOURCE_FILE, SOURCE_DEFAULT, SOURCE_LOGGER = range(1, 7)
+SOURCE_GROUP = 8
 #: Kafka's numbers for the types of values.
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 Synonyms = Sequence[tuple[str, object, int]]
@@ -55,10 +59,10 @@ def broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult
             _broker_synonyms(setting, layers),
             read_only=setting.broker_name not in DYNAMIC_SETTINGS,
         )
-        for setting in (*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values())
+        for setting in (*BROKER_SETTINGS.values(), *LISTENER_SETTINGS.values(), *TOPIC_SETTINGS.values())
         if setting.broker_kinds
     ]
-    return [*listed, *_quotas(layers)]
+    return [*listed, *_own_of_listeners(layers.static), *_quotas(layers)]
 
 
 def every_broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
@@ -66,12 +70,20 @@ def every_broker_settings(layers: LayeredConfig) -> list[DescribeConfigsResource
     return [_given(name, text, SOURCE_EVERY_BROKER) for name, text in layers.shared.items()]
 
 
-def group_settings() -> list[DescribeConfigsResourceResult]:
-    """Return every setting of a consumer group, with its default: none can be set."""
-    return [
-        _result(setting.name, setting, [(setting.name, setting.default, SOURCE_DEFAULT)], read_only=False)
-        for setting in GROUP_SETTINGS
-    ]
+def group_settings(own: Mapping[str, str], layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
+    """Return every setting of a group that was given *own* ones."""
+    listed = []
+    for setting in GROUP_SETTINGS:
+        synonyms: list[tuple[str, object, int]] = []
+        if setting.name in own:
+            synonyms.append((setting.name, setting.parse(own[setting.name]), SOURCE_GROUP))
+        of_broker = BROKER_SETTINGS.get(f"group.{setting.name}")
+        if of_broker is None:
+            synonyms.append((setting.name, setting.default, SOURCE_DEFAULT))
+        else:
+            synonyms += _broker_synonyms(of_broker, layers)
+        listed.append(_result(setting.name, setting, synonyms, read_only=False))
+    return listed
 
 
 def broker_loggers() -> list[DescribeConfigsResourceResult]:
@@ -91,9 +103,22 @@ def _broker_synonyms(setting: Setting, layers: LayeredConfig) -> list[tuple[str,
     ]
     static = layers.static
     if not static.explicit.isdisjoint({*setting.broker_kinds, setting.environment}):
-        holder = static if setting.name in BROKER_SETTINGS else static.topic_defaults
+        holder: object = static
+        if setting.name not in BROKER_SETTINGS:
+            holder = static.listener_defaults if setting.name in LISTENER_SETTINGS else static.topic_defaults
         found.append((name, getattr(holder, setting.attribute), SOURCE_FILE))
     return [*found, (name, setting.default, SOURCE_DEFAULT)]
+
+
+def _own_of_listeners(config: BrokerConfig) -> list[DescribeConfigsResourceResult]:
+    """Return the settings that listeners have of their own."""
+    listed = []
+    for listener, own in config.listener_configs.items():
+        for name in sorted(own.explicit):
+            setting, full = LISTENER_SETTINGS[name], listener_name(name, listener)
+            value = getattr(own, setting.attribute)
+            listed.append(_result(full, setting, [(full, value, SOURCE_FILE)], read_only=True))
+    return listed
 
 
 def _quotas(layers: LayeredConfig) -> list[DescribeConfigsResourceResult]:
@@ -135,11 +160,14 @@ def _result(
     _, value, source = synonyms[0]
     return DescribeConfigsResourceResult(
         name=name,
-        value=text_of(value),
+        value=None if setting.secret else text_of(value),
         read_only=read_only,
         config_source=source,
+        is_sensitive=setting.secret,
         synonyms=[
-            DescribeConfigsSynonym(name=synonym, value=text_of(given), source=where)
+            DescribeConfigsSynonym(
+                name=synonym, value=None if setting.secret else text_of(given), source=where
+            )
             for synonym, given, where in synonyms
         ],
         config_type=_TYPES[setting.kind.type],

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.config import DYNAMIC_SETTINGS, EVERY_BROKER, TOPIC_SETTINGS, Setting
-from cordwood.errors import ConfigError, CordwoodError, InvalidSetting, UnknownTopic
+from cordwood.broker import OPERATION, TruncatePartition, decode_operation
+from cordwood.config import DYNAMIC_SETTINGS, EVERY_BROKER, GROUP_SETTINGS, TOPIC_SETTINGS, Setting
+from cordwood.errors import ConfigError, CordwoodError, InvalidSetting, NotAllowed, UnknownTopic
 from cordwood.protocol import ErrorCode
 from cordwood.protocol.messages import (
     AlterConfigsRequest,
@@ -22,6 +23,7 @@ from cordwood.protocol.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from cordwood.security import Operation
 from cordwood.server.answers import code_of, sentence_of
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Administration, Context
@@ -33,6 +35,7 @@ from cordwood.server.handlers.config_descriptions import (
     group_settings,
     topic_settings,
 )
+from cordwood.server.security import Rights
 
 TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -41,6 +44,7 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 async def describe_configs(context: Context, exchange: Exchange) -> DescribeConfigsResponse:
     """Return the named settings of a resource, or all of them."""
     request: DescribeConfigsRequest = exchange.request.body
+    rights = context.rights(exchange)
     results = []
     for resource in request.resources:
         result = DescribeConfigsResult(
@@ -48,12 +52,26 @@ async def describe_configs(context: Context, exchange: Exchange) -> DescribeConf
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
         )
+        code = _refusal(rights, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         try:
-            result.configs = _described(context, resource, request)
+            if code is None:
+                result.configs = _described(context, resource, request)
+            else:
+                result.error_code, result.error_message = code, "this needs DESCRIBE_CONFIGS"
         except CordwoodError as error:
             result.error_code, result.error_message = _code(error), sentence_of(error)
         results.append(result)
     return DescribeConfigsResponse(results=results)
+
+
+def _refusal(rights: Rights, operation: Operation, kind: int, name: str) -> ErrorCode | None:
+    """Return the error code if the client may not do *operation* on a resource with settings, or None."""
+    if kind == TOPIC:
+        return rights.topic_refusal(operation, name)
+    if kind == GROUP:
+        return rights.group_refusal(operation, name)
+    # A kind without settings is refused as unknown; whoever asks needs a right all the same.
+    return rights.cluster_refusal(operation)
 
 
 def _code(error: CordwoodError) -> ErrorCode:
@@ -93,7 +111,7 @@ def _all_of(context: Context, resource: DescribeConfigsResource) -> list[Describ
         raise InvalidSetting("resource", kind, expected)
     if not name:
         raise InvalidSetting("resource", name, "the name of a group")
-    return group_settings()
+    return group_settings(context.tenant.group_settings(name), context.layers)
 
 
 def _check_broker(context: Context, name: str) -> None:
@@ -115,7 +133,8 @@ async def alter_configs(context: Context, exchange: Exchange) -> AlterConfigsRes
         )
         for resource in request.resources
     ]
-    return AlterConfigsResponse(responses=await _alter(context, changes, request.validate_only))
+    responses = await _alter(context, exchange, changes, request.validate_only)
+    return AlterConfigsResponse(responses=responses)
 
 
 async def incremental_alter_configs(context: Context, exchange: Exchange) -> IncrementalAlterConfigsResponse:
@@ -127,7 +146,8 @@ async def incremental_alter_configs(context: Context, exchange: Exchange) -> Inc
         )
         for resource in request.resources
     ]
-    return IncrementalAlterConfigsResponse(responses=await _alter(context, changes, request.validate_only))
+    responses = await _alter(context, exchange, changes, request.validate_only)
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 ConfigEdit = Callable[[Mapping[str, str], Callable[[str], str]], dict[str, str]]
@@ -141,6 +161,11 @@ class _ConfigChange(NamedTuple):
     name: str
     settings: ConfigEdit
     steps: Sequence[IncrementalAlterableConfig] | None = None
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether it asks for an operation on a topic instead of a change of settings."""
+        return self.kind == TOPIC and any(step.name == OPERATION for step in self.steps or ())
 
 
 def _replacing(given: Iterable[tuple[str, str | None]]) -> ConfigEdit:
@@ -189,22 +214,43 @@ def _value_of(
 
 
 async def _alter(
-    context: Context, changes: Sequence[_ConfigChange], validate_only: bool
+    context: Context, exchange: Exchange, changes: Sequence[_ConfigChange], validate_only: bool
 ) -> list[AlterConfigsResourceResponse]:
+    rights = context.rights(exchange)
     named = Counter((change.kind, change.name) for change in changes)
-    results = await context.changes.call(
+    operating = any(change.is_operation for change in changes)
+    # A truncation may copy a segment. Others must be able to create topics meanwhile.
+    workers = context.publishing if operating else context.changes
+    results = await workers.call(
         lambda: [
-            _alter_one(context, change, validate_only, twice=named[change.kind, change.name] > 1)
+            _alter_one(
+                context,
+                rights,
+                change,
+                validate_only,
+                twice=named[change.kind, change.name] > 1,
+                operating=operating,
+            )
             for change in changes
         ]
     )
+    if operating:
+        # Fetches that wait at an offset that is gone are answered now.
+        context.parking.wake_all()
+        context.quotas.freed()
     if context.administration is not None:
         context.administration.apply()
     return results
 
 
 def _alter_one(
-    context: Context, change: _ConfigChange, validate_only: bool, *, twice: bool
+    context: Context,
+    rights: Rights,
+    change: _ConfigChange,
+    validate_only: bool,
+    *,
+    twice: bool,
+    operating: bool,
 ) -> AlterConfigsResourceResponse:
     kind, name, _, steps = change
     response = AlterConfigsResourceResponse(error_message=None, resource_type=kind, resource_name=name)
@@ -214,11 +260,17 @@ def _alter_one(
         names = [one.name for one in steps or ()]
         if len(names) != len(set(names)):
             raise ConfigError("resource", "a setting is named more than once")
-        if kind == TOPIC:
+        code = _refusal(rights, Operation.ALTER_CONFIGS, kind, name)
+        if code is not None:
+            response.error_code, response.error_message = code, "this needs ALTER_CONFIGS"
+        elif operating:
+            _operate(context, rights, change, validate_only)
+        elif kind == TOPIC:
             _alter_topic(context, change, validate_only)
+        elif kind == GROUP:
+            _alter_group(context, change, validate_only)
         elif kind not in (BROKER, BROKER_LOGGER):
-            what = "settings of groups" if kind == GROUP else f"settings of resources of type {kind}"
-            raise ConfigError("resource", f"{what} cannot be changed here")
+            raise ConfigError("resource", f"settings of resources of type {kind} cannot be changed here")
         elif context.administration is None:
             response.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             response.error_message = "only clients of org 0 may change settings of the broker"
@@ -234,6 +286,30 @@ def _alter_one(
     return response
 
 
+def _operate(context: Context, rights: Rights, change: _ConfigChange, validate_only: bool) -> None:
+    """Execute the operation that *change* asks for.
+
+    Raises:
+        NotAllowed: If the client may not do what it does to the topic: truncating needs DELETE as
+            DeleteRecords does, sealing needs ALTER.
+    """
+    step, *others = change.steps or (None,)
+    if change.kind != TOPIC or step is None or step.name != OPERATION or others:
+        raise ConfigError("resource", f"{OPERATION} cannot be combined with other changes in a request")
+    if step.config_operation != SET or step.value is None:
+        raise ConfigError("resource", f"unknown operation on {step.name}: {step.config_operation}")
+    operation = decode_operation(step.value)
+    needed = Operation.DELETE if isinstance(operation, TruncatePartition) else Operation.ALTER
+    if rights.topic_refusal(needed, change.name) is not None:
+        raise NotAllowed(needed.name, change.name)
+    context.tenant.operate(change.name, operation, dry_run=validate_only)
+    found = context.tenant.find(change.name)
+    if found is not None and isinstance(operation, TruncatePartition) and not validate_only:
+        # This is a thread that changes topics; transactions are for the loop.
+        end_orphans = context.transactions.end_orphans
+        context.loop.call_soon_threadsafe(end_orphans, found.key, operation.partition)
+
+
 def _alter_topic(context: Context, change: _ConfigChange, validate_only: bool) -> None:
     tenant = context.tenant
     topic = tenant.find(change.name)
@@ -242,6 +318,15 @@ def _alter_topic(context: Context, change: _ConfigChange, validate_only: bool) -
     described = topic_settings(context.node.topics.config_of(topic.entry), context.layers)
     settings = change.settings(topic.entry.config, _value_of(TOPIC_SETTINGS, described))
     tenant.alter(change.name, settings, validate_only=validate_only)
+
+
+def _alter_group(context: Context, change: _ConfigChange, validate_only: bool) -> None:
+    if not context.groups.takes(change.name):
+        raise InvalidSetting("resource", change.name, "the name of a group")
+    before = context.tenant.group_settings(change.name)
+    known = {setting.name: setting for setting in GROUP_SETTINGS}
+    settings = change.settings(before, _value_of(known, group_settings(before, context.layers)))
+    context.tenant.alter_group(change.name, settings, validate_only=validate_only)
 
 
 def _alter_broker(

@@ -34,7 +34,7 @@ from cordwood.server.context import Context
 
 #: The features of Kafka 4.3 that Cordwood supports, and their levels. Clients treat missing features, such as
 #: `transaction.version`, as disabled, which they are.
-FEATURES = {"metadata.version": 30}
+FEATURES = {"group.version": 1, "metadata.version": 30}
 #: Would increase with every change to the features; they never change.
 FEATURES_EPOCH = 0
 #: The log of Kafka's quorum and its only partition.

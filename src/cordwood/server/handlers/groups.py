@@ -7,7 +7,6 @@ import asyncio
 from cordwood.broker.groups import TEXT_BYTES_MAX, Group, JoinRequest, Protocol, Refusal
 from cordwood.protocol import ErrorCode
 from cordwood.protocol.messages import (
-    OPERATIONS_NOT_ASKED,
     CoordinatorAddress,
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -33,15 +32,19 @@ from cordwood.protocol.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from cordwood.server.answers import code_of
+from cordwood.security import CLUSTER_NAME, Operation, ResourceType
+from cordwood.server.answers import code_of, shortened
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
+from cordwood.server.security import Rights
 
-#: The operations on a group, as bits by the number of the operation: read, delete, describe.
-GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8))
-GROUP_KEY = 0
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+_KEY_WORDS = {GROUP_KEY: "group", TRANSACTION_KEY: "transactional id"}
 #: The most bytes of a member id besides the names of its client and instance.
 MEMBER_ID_MORE_BYTES = 64
+
+#: The types of groups.
+CLASSIC, CONSUMER = "classic", "consumer"
 
 CODES = {
     None: ErrorCode.NONE,
@@ -53,7 +56,17 @@ CODES = {
     Refusal.FENCED: ErrorCode.FENCED_INSTANCE_ID,
     Refusal.GROUP_FULL: ErrorCode.GROUP_MAX_SIZE_REACHED,
     Refusal.NOT_STORED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    Refusal.NO_GROUP: ErrorCode.GROUP_ID_NOT_FOUND,
+    Refusal.FENCED_EPOCH: ErrorCode.FENCED_MEMBER_EPOCH,
+    Refusal.STALE_EPOCH: ErrorCode.STALE_MEMBER_EPOCH,
+    Refusal.UNRELEASED_INSTANCE: ErrorCode.UNRELEASED_INSTANCE_ID,
+    Refusal.UNSUPPORTED_VERSION: ErrorCode.UNSUPPORTED_VERSION,
 }
+
+
+def member_refusal(context: Context, exchange: Exchange, group_id: str) -> ErrorCode | None:
+    """Return the error code if the client may not use the group, or it cannot be served, or None."""
+    return context.rights(exchange).group_refusal(Operation.READ, group_id) or unavailable(context, group_id)
 
 
 def unavailable(context: Context, group_id: str) -> ErrorCode | None:
@@ -66,13 +79,20 @@ def unavailable(context: Context, group_id: str) -> ErrorCode | None:
 
 
 async def find_coordinator(context: Context, exchange: Exchange) -> FindCoordinatorResponse:
-    """Return this broker as the coordinator of groups."""
+    """Return this broker as the coordinator of groups and transactions."""
     request: FindCoordinatorRequest = exchange.request.body
     where = context.advertised(exchange.local)
     many = exchange.request.api_version >= 4
+    rights = context.rights(exchange)
+    refusal_of = {GROUP_KEY: rights.group_refusal, TRANSACTION_KEY: rights.transaction_refusal}
     found = []
     for key in request.coordinator_keys if many else [request.key]:
-        if request.key_type == GROUP_KEY:
+        code: ErrorCode | None = ErrorCode.INVALID_REQUEST
+        sentence = f"there is no coordinator of type {request.key_type}"
+        if request.key_type in refusal_of:
+            code = refusal_of[request.key_type](Operation.DESCRIBE, key)
+            sentence = f"this needs DESCRIBE on {_KEY_WORDS[request.key_type]} {key}"
+        if code is None:
             found.append(
                 CoordinatorAddress(
                     key=key,
@@ -88,8 +108,8 @@ async def find_coordinator(context: Context, exchange: Exchange) -> FindCoordina
                     key=key,
                     node_id=-1,
                     port=-1,
-                    error_code=ErrorCode.UNSUPPORTED_VERSION,
-                    error_message="transactions are not supported",
+                    error_code=code,
+                    error_message=shortened(sentence),
                 )
             )
     if many:
@@ -109,6 +129,9 @@ async def join_group(context: Context, exchange: Exchange) -> JoinGroupResponse:
     request: JoinGroupRequest = exchange.request.body
     version = exchange.request.api_version
     limits = context.groups.limits
+    error = context.rights(exchange).group_refusal(Operation.READ, request.group_id)
+    if error is not None:
+        return JoinGroupResponse(error_code=error, protocol_name=None if version >= 7 else "")
     error = unavailable(context, request.group_id)
     if error is None and not limits.session_min_ms <= request.session_timeout_ms <= limits.session_max_ms:
         error = ErrorCode.INVALID_SESSION_TIMEOUT
@@ -157,7 +180,7 @@ def _can_be_stored(request: JoinGroupRequest, client_id: str | None) -> bool:
 async def sync_group(context: Context, exchange: Exchange) -> SyncGroupResponse:
     """Return a member's assignment; the answer comes when the leader has sent it."""
     request: SyncGroupRequest = exchange.request.body
-    error = unavailable(context, request.group_id)
+    error = member_refusal(context, exchange, request.group_id)
     if error is not None:
         return SyncGroupResponse(error_code=error)
 
@@ -181,7 +204,7 @@ async def sync_group(context: Context, exchange: Exchange) -> SyncGroupResponse:
 async def heartbeat(context: Context, exchange: Exchange) -> HeartbeatResponse:
     """Extend a member's session, and tell it if the group is rebalancing."""
     request: HeartbeatRequest = exchange.request.body
-    error = unavailable(context, request.group_id)
+    error = member_refusal(context, exchange, request.group_id)
     if error is None:
         refusal = context.groups.heartbeat(
             request.group_id, request.member_id, request.group_instance_id, request.generation_id
@@ -193,7 +216,7 @@ async def heartbeat(context: Context, exchange: Exchange) -> HeartbeatResponse:
 async def leave_group(context: Context, exchange: Exchange) -> LeaveGroupResponse:
     """Remove members."""
     request: LeaveGroupRequest = exchange.request.body
-    error = unavailable(context, request.group_id)
+    error = member_refusal(context, exchange, request.group_id)
     if error is not None:
         return LeaveGroupResponse(error_code=error)
     many = exchange.request.api_version >= 3
@@ -215,21 +238,23 @@ async def leave_group(context: Context, exchange: Exchange) -> LeaveGroupRespons
 async def describe_groups(context: Context, exchange: Exchange) -> DescribeGroupsResponse:
     """Describe groups, their state and their members."""
     request: DescribeGroupsRequest = exchange.request.body
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
+    rights = context.rights(exchange)
     described = []
     for name in request.groups:
-        error = unavailable(context, name)
+        error = rights.group_refusal(Operation.DESCRIBE, name) or unavailable(context, name)
         group = None if error is not None else context.groups.find(name)
         if error is not None:
             one = DescribedGroup(error_code=error, group_id=name)
-        elif group is None:
+        elif not isinstance(group, Group):
+            # As in Kafka, ConsumerGroupDescribe describes the groups of the other protocol.
             one = DescribedGroup(group_id=name, group_state="Dead")
             if exchange.request.api_version >= 6:
                 one.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 one.error_message = f"group {name} does not exist"
         else:
             one = _described(name, group)
-        one.authorized_operations = operations
+        if request.include_authorized_operations and not one.error_code:
+            one.authorized_operations = rights.operations(ResourceType.GROUP, name)
         described.append(one)
     return DescribeGroupsResponse(groups=described)
 
@@ -255,24 +280,29 @@ def _described(name: str, group: Group) -> DescribedGroup:
 
 
 async def list_groups(context: Context, exchange: Exchange) -> ListGroupsResponse:
-    """Return the names of all groups that match the filters."""
+    """Return the names of all groups that match the filters and that the client may describe."""
     request: ListGroupsRequest = exchange.request.body
     groups = context.groups
     if not groups.loaded:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
+    rights = context.rights(exchange)
+    all_seen = rights.sees(ResourceType.CLUSTER, CLUSTER_NAME)
     listed = []
     for name in groups.names():
+        if not all_seen and not rights.sees(ResourceType.GROUP, name):
+            continue
         group = groups.find(name)
         assert group is not None
-        if (not states or group.state.value.lower() in states) and (not types or "classic" in types):
+        kind = CLASSIC if isinstance(group, Group) else CONSUMER
+        if (not types or kind in types) and (not states or group.state.value.lower() in states):
             listed.append(
                 ListedGroup(
                     group_id=name,
                     protocol_type=group.protocol_type or "",
                     group_state=group.state.value,
-                    group_type="classic",
+                    group_type=kind,
                 )
             )
     return ListGroupsResponse(groups=listed)
@@ -281,13 +311,14 @@ async def list_groups(context: Context, exchange: Exchange) -> ListGroupsRespons
 async def delete_groups(context: Context, exchange: Exchange) -> DeleteGroupsResponse:
     """Delete groups without members, and their committed offsets."""
     request: DeleteGroupsRequest = exchange.request.body
+    rights = context.rights(exchange)
     results = [DeletableGroupResult(group_id=name) for name in request.groups_names]
-    await asyncio.gather(*(_delete(context, result) for result in results))
+    await asyncio.gather(*(_delete(context, rights, result) for result in results))
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(context: Context, result: DeletableGroupResult) -> None:
-    error = unavailable(context, result.group_id)
+async def _delete(context: Context, rights: Rights, result: DeletableGroupResult) -> None:
+    error = rights.group_refusal(Operation.DELETE, result.group_id) or unavailable(context, result.group_id)
     group = None if error is not None else context.groups.find(result.group_id)
     if error is not None:
         result.error_code = error

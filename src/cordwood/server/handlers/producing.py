@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from cordwood.broker import INTERNAL, BrokerTopic, Placed, is_command
+from cordwood.broker import BrokerTopic, Placed, is_command, is_read_only
 from cordwood.errors import (
     CordwoodError,
     LogFailed,
@@ -15,6 +15,7 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.formats import BatchFormat
+from cordwood.formats.batch import TRANSACTIONAL
 from cordwood.protocol import ErrorCode
 from cordwood.protocol.messages import (
     ProducePartition,
@@ -25,17 +26,25 @@ from cordwood.protocol.messages import (
     ProduceTopicResponse,
     RecordError,
 )
+from cordwood.security import Operation
 from cordwood.server.answers import code_of, message_of
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 from cordwood.server.pipeline import Outcome
 from cordwood.server.quotas import OrgQuotas, StoredBytes
 from cordwood.server.recompressing import Batch
+from cordwood.server.security import Rights
 from cordwood.storage.sink import Share
 
 _ACKS = (-1, 0, 1)
 #: The first version that names topics by id.
 BY_ID_FROM = 13
+#: The first version whose producers know TRANSACTION_ABORTABLE: they abort, and go on.
+ABORTABLE_FROM = 11
+#: The position in a batch of the byte that says whether it is transactional.
+_ATTRIBUTES_AT = 22
+#: The position of the producer id, and of what follows it.
+_PRODUCER_ID_AT, _PRODUCER_EPOCH_AT = 43, 51
 _LOGGER = logging.getLogger("cordwood.server")
 
 
@@ -48,14 +57,22 @@ class _ProducePlan:
         self.batches: list[Batch] = []
         # Answers in the order of the request; None is the place of the next batch's outcome.
         self.topics: list[tuple[ProduceTopic, list[ProducePartitionResponse | None]]] = []
-        refusal = _refusal(request)
+        # Without an authorizer nothing is asked for each topic.
+        rights = None if context.authorization is None else context.rights(exchange)
+        refusal = _refusal(context, request, rights)
+        self.version = exchange.request.api_version
         by_id = exchange.request.api_version >= BY_ID_FROM
         tenant = context.tenant
         for topic in request.topics:
             found = tenant.find_by_id(topic.topic_id) if by_id else tenant.find(topic.name)
             places: list[ProducePartitionResponse | None] = []
+            denied = None
+            if rights is not None and refusal is None:
+                denied = _denied(rights, topic, found, by_id=by_id)
             for partition in topic.partitions:
-                code, message = refusal or _check(found, partition, request.acks, by_id=by_id)
+                code, message = refusal or denied or _check(found, partition, request.acks, by_id=by_id)
+                if code is ErrorCode.NONE:
+                    code, message = _check_owner(context, request.transactional_id, partition.records)
                 if code is ErrorCode.NONE:
                     assert found is not None
                     assert partition.records is not None
@@ -74,8 +91,10 @@ def produce(context: Context, exchange: Exchange) -> None:
     sizes = [len(batch.data) for batch in batches]
     started_ns = context.meter.now_ns()
     # Throttled now, not when answered: by then the client may have sent very many more requests.
-    throttle_ms = context.quotas.produced(exchange.size)
-    exchange.throttle(throttle_ms)
+    throttle_ms, quotas = 0, context.quotas
+    if quotas.limits_producers:
+        throttle_ms = quotas.produced(exchange.quota_client, exchange.size)
+        exchange.throttle(throttle_ms)
 
     def answer(outcomes: Sequence[Outcome]) -> None:
         context.meter.produced(started_ns, zip(sizes, outcomes, strict=True))
@@ -139,13 +158,26 @@ def _admit(
         exchange.on_lost = give_up
 
 
+def _denied(
+    rights: Rights, topic: ProduceTopic, found: BrokerTopic | None, *, by_id: bool
+) -> tuple[ErrorCode, str | None] | None:
+    """Return the error code and message if the client may not write to a topic, or None.
+
+    A topic that is given by id has a name only if it was found.
+    """
+    if by_id and found is None:
+        return None
+    code = rights.topic_refusal(Operation.WRITE, topic.name if found is None else found.name)
+    return None if code is None else (code, None)
+
+
 def _check(
     topic: BrokerTopic | None, partition: ProducePartition, acks: int, *, by_id: bool
 ) -> tuple[ErrorCode, str | None]:
     """Return the error code and message for a partition's batch, or NONE and None."""
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
-    if topic.name in INTERNAL:
+    if is_read_only(topic.name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal"
     if partition.records is None:
         return ErrorCode.INVALID_RECORD, "there are no records"
@@ -162,6 +194,10 @@ def _execute(
 ) -> None:
     """Execute the commands in the batches, off the loop, and answer when that is done."""
     shares: list[Share] = []
+    rights = context.rights(exchange)
+
+    def permits(topic: str) -> bool:
+        return rights.topic_refusal(Operation.WRITE, topic) is None
 
     def work() -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -169,7 +205,7 @@ def _execute(
             if isinstance(outcome, Placed) and is_command(batch.topic, batch.partition):
                 try:
                     records = BatchFormat().decode(batch.data, 0)
-                    shares.extend(context.node.sink.execute(batch.topic, records))
+                    shares.extend(context.node.sink.execute(batch.topic, records, permits))
                 except CordwoodError as error:
                     _LOGGER.warning("a command in %s was not executed: %s", batch.topic, error)
                     # The unknown topic is one that the command names: the producer must not retry.
@@ -190,13 +226,57 @@ def _execute(
     context.publishing.run(exchange, work, then)
 
 
-def _refusal(request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+def _refusal(
+    context: Context, request: ProduceRequest, rights: Rights | None
+) -> tuple[ErrorCode, str | None] | None:
     """Return the error code and message if the whole request is refused, or None."""
+    if rights is not None and _is_transactional(request):
+        if request.transactional_id is None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
+        code = rights.transaction_refusal(Operation.WRITE, request.transactional_id)
+        if code is not None:
+            return code, None
     if request.acks not in _ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}"
-    if request.transactional_id is not None:
-        return ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"
+    if request.transactional_id is not None and not context.transactions.loaded:
+        # A code that producers retry: the transaction may be ongoing, and is known soon.
+        return ErrorCode.NOT_ENOUGH_REPLICAS, "transactions are not loaded yet"
     return None
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Return whether a batch of *request* is part of a transaction, whatever the request says of itself."""
+    records = (partition.records for topic in request.topics for partition in topic.partitions)
+    return any(each is not None and _in_transaction(each) for each in records)
+
+
+def _in_transaction(records: memoryview) -> bool:
+    return len(records) > _ATTRIBUTES_AT and bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL)
+
+
+def _check_owner(
+    context: Context, transactional_id: str | None, records: memoryview | None
+) -> tuple[ErrorCode, str | None]:
+    """Return the error code and message for a batch of a transaction of another transactional id.
+
+    Producer ids can be guessed, and the append asks for nothing else: the batch would be committed with the
+    other transaction, and the batch of its real producer be taken for a repetition.
+    """
+    if records is None or not _in_transaction(records):
+        return ErrorCode.NONE, None
+    producer_id = int.from_bytes(records[_PRODUCER_ID_AT:_PRODUCER_EPOCH_AT], "big", signed=True)
+    if producer_id < 0:
+        # The append says what is wrong with it.
+        return ErrorCode.NONE, None
+    if transactional_id is None:
+        # As in Kafka, with and without an authorizer.
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id"
+    transactions = context.transactions
+    found = transactions.find(transactional_id) if transactions.takes(transactional_id) else None
+    if found is None or found.identity.producer_id != producer_id:
+        message = f"producer {producer_id} is not the producer of this transactional id"
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING, message
+    return ErrorCode.NONE, None
 
 
 def _refused(index: int, code: ErrorCode, message: str | None = None) -> ProducePartitionResponse:
@@ -210,7 +290,7 @@ def _answer(exchange: Exchange, plan: _ProducePlan, outcomes: Sequence[Outcome],
             topic.name,
             topic.topic_id,
             [
-                answer or _answer_of(partition.index, next(rest))
+                answer or _answer_of(partition.index, next(rest), plan.version)
                 for partition, answer in zip(topic.partitions, answers, strict=True)
             ],
         )
@@ -220,12 +300,13 @@ def _answer(exchange: Exchange, plan: _ProducePlan, outcomes: Sequence[Outcome],
         exchange.answer(ProduceResponse(topics, throttle_ms))
     elif any(partition.error_code for topic in topics for partition in topic.partitions):
         # With acks=0 there is no answer. As in Kafka, the connection is closed, so that the producer notices.
+        exchange.show(ProduceResponse(topics, throttle_ms))
         exchange.fail("a batch sent with acks=0 was refused")
     else:
         exchange.answer(None)
 
 
-def _answer_of(index: int, outcome: Outcome) -> ProducePartitionResponse:
+def _answer_of(index: int, outcome: Outcome, version: int) -> ProducePartitionResponse:
     if isinstance(outcome, Placed):
         return ProducePartitionResponse(
             index=index,
@@ -233,7 +314,10 @@ def _answer_of(index: int, outcome: Outcome) -> ProducePartitionResponse:
             log_append_time_ms=outcome.append_timestamp,
             log_start_offset=outcome.log.log_start_offset,
         )
-    answer = _refused(index, code_of(outcome), message_of(outcome))
+    code = code_of(outcome)
+    if code is ErrorCode.INVALID_TXN_STATE and version >= ABORTABLE_FROM:
+        code = ErrorCode.TRANSACTION_ABORTABLE
+    answer = _refused(index, code, message_of(outcome))
     if isinstance(outcome, RecordsRejected):
         # From version 8 on, a client then distinguishes these records from the valid ones of their batch.
         answer.record_errors = [RecordError(at, reason) for at, reason in outcome.reasons.items()]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cordwood.broker import BrokerTopic, NewTopic
 from cordwood.config import TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, RecordRefused
-from cordwood.protocol import ErrorCode
+from cordwood.protocol import NULL_ID, ErrorCode
 from cordwood.protocol.messages import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -29,31 +29,50 @@ from cordwood.protocol.messages import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from cordwood.security import Operation, ResourceType
 from cordwood.server.answers import code_of, sentence_of
 from cordwood.server.connections import Exchange
 from cordwood.server.context import Context
 from cordwood.server.handlers.config_descriptions import topic_settings
+from cordwood.server.security import Rights
 
 
 async def create_topics(context: Context, exchange: Exchange) -> CreateTopicsResponse:
     """Create topics, or only validate the request."""
     request: CreateTopicsRequest = exchange.request.body
     named = Counter(topic.name for topic in request.topics)
+    rights = context.rights(exchange)
+    all_allowed = rights.allows_cluster(Operation.CREATE)
 
     def create() -> CreateTopicsResponse:
         # Most of very many topics have the same settings, so the list is created once.
         listed: dict[TopicConfig, list[CreatableTopicConfigs]] = {}
-        results = [
-            _plan(context, topic, listed)
-            if named[topic.name] == 1
-            else _refused(topic.name, ErrorCode.INVALID_REQUEST, "the topic is named more than once")
-            for topic in request.topics
-        ]
+        results = []
+        for topic in request.topics:
+            code = None if all_allowed else rights.topic_refusal(Operation.CREATE, topic.name)
+            if named[topic.name] > 1:
+                sentence = "the topic is named more than once"
+                results.append(_refused(topic.name, ErrorCode.INVALID_REQUEST, sentence))
+            elif code is not None:
+                sentence = "this needs CREATE on the topic or the cluster"
+                results.append(_refused(topic.name, code, sentence))
+            else:
+                results.append(_plan(context, topic, listed))
         if not request.validate_only:
             _create(context, request.topics, results)
+        for result in results:
+            _hide_settings(rights, result)
         return CreateTopicsResponse(topics=results)
 
     return await context.changes.call(create)
+
+
+def _hide_settings(rights: Rights, result: CreatableTopicResult) -> None:
+    """Remove the settings of a created topic from its result if the client may not see them."""
+    if not result.error_code and not rights.sees(ResourceType.TOPIC, result.name, Operation.DESCRIBE_CONFIGS):
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        result.num_partitions = result.replication_factor = -1
+        result.configs = []
 
 
 def _settings(asked: CreatableTopic) -> dict[str, str]:
@@ -140,12 +159,15 @@ def _refused(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 
 
 async def delete_topics(context: Context, exchange: Exchange) -> DeleteTopicsResponse:
-    """Delete topics, by name or by id."""
+    """Delete topics, by name or by id. The answer hides what the client may not describe."""
     request: DeleteTopicsRequest = exchange.request.body
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
     gone: list[BrokerTopic] = []
-    results = await context.changes.call(lambda: [_delete(context, topic, gone) for topic in asked])
+    rights = context.rights(exchange)
+    # What is allowed on the whole cluster needs no right on the topic.
+    needed = None if rights.allows_cluster(Operation.DELETE) else rights
+    results = await context.changes.call(lambda: [_delete(context, needed, topic, gone) for topic in asked])
     for topic in gone:
         context.parking.wake_topic(topic.key)
     context.quotas.freed()
@@ -154,8 +176,10 @@ async def delete_topics(context: Context, exchange: Exchange) -> DeleteTopicsRes
     return DeleteTopicsResponse(responses=results)
 
 
-def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) -> DeletableTopicResult:
-    """Delete a topic and add it to *gone*."""
+def _delete(
+    context: Context, rights: Rights | None, asked: DeleteTopicState, gone: list[BrokerTopic]
+) -> DeletableTopicResult:
+    """Delete a topic, if *rights* allow it or are None, and add it to *gone*."""
     name, topic_id = asked.name, asked.topic_id
     tenant = context.tenant
     topic = tenant.find_by_id(topic_id) if name is None else tenant.find(name)
@@ -166,6 +190,10 @@ def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) 
             error_code=ErrorCode.TOPIC_DELETION_DISABLED,
             error_message="delete.topic.enable is false",
         )
+    if rights is not None:
+        refused = _undeletable(rights, asked, topic)
+        if refused is not None:
+            return refused
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code)
@@ -180,19 +208,43 @@ def _delete(context: Context, asked: DeleteTopicState, gone: list[BrokerTopic]) 
     return result
 
 
+def _undeletable(
+    rights: Rights, asked: DeleteTopicState, topic: BrokerTopic | None
+) -> DeletableTopicResult | None:
+    """Return the result for a topic that the client may not delete, or None if it may, or it is missing."""
+    name = asked.name if topic is None else topic.name
+    if name is None:
+        # No topic has this id, which may be told.
+        return None
+    code = rights.topic_refusal(Operation.DESCRIBE if topic is None else Operation.DELETE, name)
+    if code is None:
+        return None
+    # The name that belongs to an id is shown only to those who may describe the topic.
+    shown = name if asked.name is not None or rights.sees_topic(name) else None
+    topic_id = NULL_ID if asked.name is not None else asked.topic_id
+    return DeletableTopicResult(
+        name=shown, topic_id=topic_id, error_code=code, error_message="this needs DELETE on the topic"
+    )
+
+
 async def create_partitions(context: Context, exchange: Exchange) -> CreatePartitionsResponse:
     """Increase the number of partitions of topics."""
     request: CreatePartitionsRequest = exchange.request.body
+    rights = context.rights(exchange)
     results = await context.changes.call(
-        lambda: [_add_partitions(context, topic, request.validate_only) for topic in request.topics]
+        lambda: [_add_partitions(context, rights, topic, request.validate_only) for topic in request.topics]
     )
     return CreatePartitionsResponse(results=results)
 
 
 def _add_partitions(
-    context: Context, asked: CreatePartitionsTopic, validate_only: bool
+    context: Context, rights: Rights, asked: CreatePartitionsTopic, validate_only: bool
 ) -> CreatePartitionsTopicResult:
     result = CreatePartitionsTopicResult(name=asked.name)
+    code = rights.topic_refusal(Operation.ALTER, asked.name)
+    if code is not None:
+        result.error_code = code
+        return result
     here = [context.config.node_id]
     try:
         if asked.assignments is not None and any(one.broker_ids != here for one in asked.assignments):
@@ -209,14 +261,16 @@ def _add_partitions(
 async def delete_records(context: Context, exchange: Exchange) -> DeleteRecordsResponse:
     """Delete the oldest records of partitions. Durable when answered."""
     request: DeleteRecordsRequest = exchange.request.body
+    rights = context.rights(exchange)
+    refusals = [rights.topic_refusal(Operation.DELETE, topic.name) for topic in request.topics]
 
     results = await context.changes.call(
         lambda: [
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_delete_records(context, topic.name, part) for part in topic.partitions],
+                partitions=[_delete_records(context, topic.name, part, code) for part in topic.partitions],
             )
-            for topic in request.topics
+            for topic, code in zip(request.topics, refusals, strict=True)
         ]
     )
     context.quotas.freed()
@@ -224,9 +278,12 @@ async def delete_records(context: Context, exchange: Exchange) -> DeleteRecordsR
 
 
 def _delete_records(
-    context: Context, topic: str, asked: DeleteRecordsPartition
+    context: Context, topic: str, asked: DeleteRecordsPartition, refusal: ErrorCode | None
 ) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    if refusal is not None:
+        result.error_code = refusal
+        return result
     try:
         result.low_watermark = context.tenant.delete_records(topic, asked.partition_index, asked.offset)
     except RecordRefused:

@@ -123,6 +123,11 @@ class PeriodicMaintenance:
         if self._timer is not None:
             self._timer.cancel()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether work is due or running: otherwise the timer is set to a later time."""
+        return self._timer is not None and self._timer.when() <= self._loop.time()
+
     def join(self) -> None:
         """Wait until no work is running. Not on the loop."""
         self._workers.close()

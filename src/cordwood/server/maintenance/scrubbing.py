@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from cordwood.broker import Node
 from cordwood.config import BrokerConfig
@@ -15,7 +16,9 @@ from cordwood.host import Host
 from cordwood.server.maintenance.periodic import Pacer
 from cordwood.server.threads import Workers
 from cordwood.telemetry import SCRUB_FINDINGS, SCRUBBED_BYTES
-from cordwood.verify import VerifyProgress, VerifyReport, verify_directory
+
+if TYPE_CHECKING:
+    from cordwood.verify import VerifyProgress, VerifyReport
 
 #: The delay of the first pass after the start of the server.
 FIRST_SECONDS = 600.0
@@ -74,6 +77,9 @@ class Scrubber:
 
     def _verify(self, topic: str, progress: VerifyProgress) -> VerifyReport:
         """Verify a topic from its files alone."""
+        # Imported here: the first pass comes minutes after the start, which is sooner without.
+        from cordwood.verify import verify_directory
+
         directory = self._node.directory
         directory.lifecycle.check_open()
         return verify_directory(directory.files, directory.path, topic, progress)

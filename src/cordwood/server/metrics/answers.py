@@ -25,10 +25,18 @@ class ServerAnswers:
     def before(self) -> Seen | None:
         """Return the state that only the loop may read, or None before the start. On the loop."""
         server = self._server
-        if server.groups is None:
+        transactions = server.transactions
+        if server.groups is None or transactions is None:
             return None
         server.meter.report()
-        return see(server.groups.coordinator, server.endpoints[0], server.connections, server.sessions())
+        seen = see(
+            server.groups.coordinator,
+            server.endpoints[0],
+            server.connections,
+            server.sessions(),
+            transactions.coordinator.ages(transactions.now_ms()),
+        )
+        return seen._replace(unauthenticated=len(server.doors.entrance), expiries=server.doors.expiries)
 
     def metrics(self, seen: Seen | None) -> str:
         """Return all metrics as text. In a thread.

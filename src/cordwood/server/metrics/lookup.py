@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cordwood import telemetry
@@ -18,7 +19,7 @@ from cordwood.broker.groups import Coordinator
 from cordwood.config import Endpoint
 from cordwood.errors import StorageError, UnknownTopic
 from cordwood.records import TopicPartition
-from cordwood.telemetry import Sample
+from cordwood.telemetry import Sample, distribution_of
 from cordwood.tenancy import show_id
 
 
@@ -38,10 +39,19 @@ class Seen(NamedTuple):
     sessions: SessionCounts
     members: Mapping[str, int]
     offsets: Mapping[str, Mapping[TopicPartition, int]]
+    #: For how many milliseconds each transaction that has not ended is open.
+    transaction_ages: Sequence[int] = ()
+    #: The number of clients that have not authenticated, and when the certificate of each listener expires.
+    unauthenticated: int = 0
+    expiries: Mapping[str, int] = MappingProxyType({})
 
 
 def see(
-    coordinator: Coordinator, address: Endpoint, connections: int, sessions: Iterable[FetchSessions]
+    coordinator: Coordinator,
+    address: Endpoint,
+    connections: int,
+    sessions: Iterable[FetchSessions],
+    transaction_ages: Sequence[int] = (),
 ) -> Seen:
     """Return a snapshot of the state that only the loop may read. On the loop."""
     members, offsets = {}, {}
@@ -51,7 +61,8 @@ def see(
         members[name] = 0 if group is None else len(group.members)
         offsets[name] = {place: each.offset for place, each in coordinator.offsets(key).items()}
     counts = [(len(each), each.partitions, each.evictions) for each in sessions]
-    return Seen(address, connections, SessionCounts(*map(sum, zip(*counts, strict=True))), members, offsets)
+    summed = SessionCounts(*map(sum, zip(*counts, strict=True)))
+    return Seen(address, connections, summed, members, offsets, transaction_ages)
 
 
 def look_up(node: Node, seen: Seen, *, partitions: bool) -> Iterator[Sample]:
@@ -63,6 +74,8 @@ def look_up(node: Node, seen: Seen, *, partitions: bool) -> Iterator[Sample]:
     yield from _sums(node)
     yield from _broker(node, seen)
     yield from _groups(seen, stands, partitions)
+    yield Sample(telemetry.OPEN_TRANSACTIONS, {}, len(seen.transaction_ages))
+    yield Sample(telemetry.OLDEST_TRANSACTION_SECONDS, {}, max(seen.transaction_ages, default=0) / 1000)
     # Last: partitions that failed to open during this scrape count too.
     yield Sample(
         telemetry.UNREADABLE_PARTITIONS, {}, len(stands.unreadable | node.directory.partitions.refused())
@@ -92,6 +105,9 @@ class _Standings:
 
 def _broker(node: Node, seen: Seen) -> Iterator[Sample]:
     yield Sample(telemetry.CONNECTIONS, {}, seen.connections)
+    yield Sample(telemetry.UNAUTHENTICATED_CONNECTIONS, {}, seen.unauthenticated)
+    for listener, expiry in seen.expiries.items():
+        yield Sample(telemetry.TLS_CERTIFICATE_EXPIRY, {"listener": listener}, expiry)
     yield Sample(telemetry.FETCH_SESSIONS, {}, seen.sessions.open)
     yield Sample(telemetry.FETCH_SESSION_PARTITIONS, {}, seen.sessions.partitions)
     yield Sample(telemetry.FETCH_SESSION_EVICTIONS, {}, seen.sessions.evictions)
@@ -111,7 +127,10 @@ def _sums(node: Node) -> Iterator[Sample]:
     yield Sample(telemetry.TOPICS, {}, len(entries))
     yield Sample(telemetry.PARTITIONS, {}, sum(entry.partitions for entry in entries if entry is not None))
     yield Sample(telemetry.OPEN_LOGS, {}, len(logs))
-    yield Sample(telemetry.LOG_BYTES, {}, sum(log.size() for log in logs))
+    sizes = sorted(size for log in logs for size in log.segment_sizes())
+    yield Sample(telemetry.LOG_BYTES, {}, sum(sizes))
+    yield Sample(telemetry.SEGMENT_BYTES, {}, distribution_of(telemetry.SEGMENT_BYTES, sizes))
+    yield Sample(telemetry.MAPPED_BYTES, {}, node.directory.context.open_files.mapped_bytes)
     yield Sample(telemetry.FAILED_LOGS, {}, sum(log.failure is not None for log in logs))
 
 

@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from cordwood.spark.client import with_certificates
+from cordwood.kafka_client.settings import with_certificates
+from cordwood.spark.client import KAFKA
 from cordwood.spark.options import LogLocation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cordwood.index import AbortedEntry
     from cordwood.spark.access.gathering import Gathered, Gathering
 
 #: Sentinel for values that a broker does not report; matches any value.
@@ -21,6 +23,7 @@ UNKNOWN_ID, UNKNOWN_EPOCH = "", -1
 class Ends(NamedTuple):
     """The first offset of a partition, and the offset after its last readable one.
 
+    The end is the last stable offset if only committed records are read, else the high watermark.
     ``epoch`` is its leader epoch, which each truncation increases, and ``epoch_start`` the offset of the last
     one.
     """
@@ -46,7 +49,10 @@ class TopicState:
 
 
 class Piece(NamedTuple):
-    """A range of offsets to read, with the topic id and epoch at planning."""
+    """A range of offsets to read, with the topic id and epoch at planning.
+
+    ``aborted`` are the transactions whose records in the range are not read.
+    """
 
     topic: str
     partition: int
@@ -54,6 +60,7 @@ class Piece(NamedTuple):
     end: int
     topic_id: str = UNKNOWN_ID
     epoch: int = UNKNOWN_EPOCH
+    aborted: tuple[AbortedEntry, ...] = ()
 
 
 class Measure(NamedTuple):
@@ -103,13 +110,20 @@ class Access(Protocol):
             RecordsLost: If some are gone and loss must fail; otherwise they are left out.
         """
 
+    def with_aborted(self, pieces: Sequence[Piece | Gathered]) -> list[Piece | Gathered]:
+        """Return *pieces* with the aborted transactions in them, if only committed records are read.
+
+        The driver calls it once the work of each task is known, so that a task needs no more than its pieces.
+        """
+
     def read(
         self, pieces: Sequence[Piece | Gathered], schema: pa.Schema, *, fail_on_data_loss: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of *pieces* as batches of *schema*, in bounded memory.
 
-        No two of *pieces* are of the same partition. The records of a partition are in order; different
-        partitions may be interleaved.
+        Only committed ones, if the place says so: then *pieces* come from `with_aborted`. No two of *pieces*
+        are of the same partition. The records of a partition are in order; different partitions may be
+        interleaved.
 
         Raises:
             RecordsLost: If some are gone and loss must fail; otherwise they are skipped.
@@ -135,8 +149,13 @@ def open_access(place: LogLocation, *, verify: bool, chain: bool = False, task: 
     if place.path is not None:
         from cordwood.spark.access.path import PathAccess
 
-        return PathAccess(place.path, verify=verify, chain=chain, task=task)
+        return PathAccess(place.path, verify=verify, committed=place.committed, chain=chain, task=task)
     from cordwood.spark.access.broker import SECONDS_MAX, BrokerAccess
 
     seconds = place.answer_seconds or SECONDS_MAX
-    return BrokerAccess(with_certificates(place.client), verify=verify, seconds=seconds)
+    return BrokerAccess(
+        with_certificates(place.client, prefix=KAFKA),
+        verify=verify,
+        committed=place.committed,
+        seconds=seconds,
+    )

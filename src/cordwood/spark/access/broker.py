@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cordwood.errors import RecordsLost, UnknownTopic
+from cordwood.errors import NotAllowed, RecordsLost, UnknownTopic
 from cordwood.kafka_client import KafkaClient
 from cordwood.spark.access.access import UNKNOWN_ID, Ends, Measure, Piece, TopicState
 from cordwood.spark.access.broker_reading import RangeReader
 from cordwood.spark.access.broker_sizes import RecordSizes
 from cordwood.spark.access.planning import PIECE_BYTES_MAX, Partition, even_cuts
 from cordwood.spark.access.positions import find_loss
+from cordwood.spark.options import COMMITTED, UNCOMMITTED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,14 @@ class BrokerAccess:
     Every request is for all topics at once. Connections stay open until `close`.
     """
 
-    def __init__(self, client: Mapping[str, str], *, verify: bool, seconds: float = SECONDS_MAX) -> None:
+    def __init__(
+        self,
+        client: Mapping[str, str],
+        *,
+        verify: bool,
+        committed: bool = True,
+        seconds: float = SECONDS_MAX,
+    ) -> None:
         settings: dict[str, Any] = {
             "group.id": "cordwood-source",
             # By default the client pauses for a second each time its queue is full; a task must read at full
@@ -43,11 +51,10 @@ class BrokerAccess:
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "check.crcs": verify,
+            # The client drops the records of aborted transactions, which a broker names in its answers.
+            "isolation.level": COMMITTED if committed else UNCOMMITTED,
         }
-        uncommitted = client.get("isolation.level", "read_committed").strip() == "read_uncommitted"
-        self._client = KafkaClient(
-            client, seconds, consumer_settings=settings, only_committed=not uncommitted
-        )
+        self._client = KafkaClient(client, seconds, consumer_settings=settings, only_committed=committed)
         self._sizes = RecordSizes(self._client)
         self._consumers: dict[str, Any] = {}
 
@@ -75,7 +82,11 @@ class BrokerAccess:
 
     def standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, TopicState]:
         """Return the states of topics; the number of requests does not depend on the number of topics."""
-        described = self._client.describe(wanted)
+        described = self._client.describe(wanted, rights=True)
+        for topic, there in described.items():
+            # Now, because a task that is not allowed to read would be tried again and again.
+            if not there.may("READ"):
+                raise NotAllowed("READ", topic, self._client.address)
         places: dict[str, list[Partition]] = {}
         for topic, there in described.items():
             numbers = wanted[topic]
@@ -112,6 +123,10 @@ class BrokerAccess:
     ) -> tuple[list[Piece], Gathering | None]:
         """Return all of *pieces*: a broker does not report how it stores topics."""
         return list(pieces), None
+
+    def with_aborted(self, pieces: Sequence[Piece | Gathered]) -> list[Piece | Gathered]:
+        """Return *pieces* unchanged: the client learns of aborted transactions with each answer."""
+        return list(pieces)
 
     def read(
         self, pieces: Sequence[Piece | Gathered], schema: pa.Schema, *, fail_on_data_loss: bool

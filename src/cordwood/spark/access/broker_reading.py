@@ -61,6 +61,9 @@ class RangeReader:
         self._client = client
         self._kafka = client.kafka
         self._consumer = consumer
+        # A consumer looks for the coordinator of its group, which nothing here needs: what a query may read
+        # does not depend on rights for groups.
+        self._no_group = self._kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
         self._schema = schema
         self._begin = begin
         self._fail = fail_on_data_loss
@@ -98,7 +101,7 @@ class RangeReader:
 
     def _taken(self, each: _Range, messages: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Yield the records among *messages* of a range and advance past them."""
-        records, stopped = _sorted(messages)
+        records, stopped = self._sorted(messages)
         inside = [message for message in records if message.offset() < each.piece.end]
         if records:
             each.position = max(each.position, records[-1].offset() + 1)
@@ -133,12 +136,20 @@ class RangeReader:
         """Raise the first error among *messages* from which the client does not recover."""
         for message in messages:
             error = message.error()
-            if error is None or error.code() == self._kafka.KafkaError._PARTITION_EOF:
+            if error is None or error.code() in (self._kafka.KafkaError._PARTITION_EOF, self._no_group):
                 continue
             if error.fatal() or not error.retriable():
                 topic, number = place
                 where = "" if topic is None else f" partition {number} of topic {topic}"
                 raise CordwoodError(f"reading{where} at {self._client.address} failed: {error.str()}")
+
+    def _sorted(self, messages: Sequence[Any]) -> tuple[list[Any], Any]:
+        """Return the records among *messages*, and the first of the others that concerns them."""
+        if messages[-1].error() is None and all(message.error() is None for message in messages):
+            return list(messages), None
+        records = [message for message in messages if message.error() is None]
+        others = (message for message in messages if message.error() is not None)
+        return records, next((each for each in others if each.error().code() != self._no_group), None)
 
     def _silent(self, ranges: dict[Partition, _Range]) -> CordwoodError:
         first = next(iter(ranges.values()))
@@ -158,14 +169,6 @@ def by_partition(messages: Sequence[Any]) -> dict[Partition, list[Any]]:
     for message in messages:
         found.setdefault((message.topic(), message.partition()), []).append(message)
     return found
-
-
-def _sorted(messages: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Return the records among *messages*, and the other messages after them."""
-    if messages[-1].error() is None and all(message.error() is None for message in messages):
-        return list(messages), None
-    records = [message for message in messages if message.error() is None]
-    return records, next(message for message in messages if message.error() is not None)
 
 
 def _rows(messages: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from cordwood.formats.shared import Envelope, EnvelopeKind, EnvelopeTable
 from cordwood.kernels import INT32_MAX
 from cordwood.spark.access.gathering import Gathered, GatheredRange
 from cordwood.storage.chain import ReadSource
-from cordwood.storage.log import Fetched, FrameRun
+from cordwood.storage.log import AbortedRanges, Fetched, FrameRun
 from cordwood.storage.shared import SharedFrame
 
 if TYPE_CHECKING:
@@ -35,18 +35,26 @@ Behind: TypeAlias = Callable[[int, int], Iterable[SharedFrame]]
 class _Taken:
     """The requested records of one partition, and how far they were found."""
 
-    __slots__ = ("next_id", "next_offset", "number", "wanted")
+    __slots__ = ("aborted", "next_id", "next_offset", "number", "wanted")
 
     def __init__(self, number: int, wanted: GatheredRange) -> None:
         self.number = number
         self.wanted = wanted
         self.next_offset = wanted.piece.start
         self.next_id = wanted.first_id
+        self.aborted = AbortedRanges(wanted.piece.aborted) if wanted.piece.aborted else None
 
     def has(self, found: Envelope) -> bool:
         """Return whether a frame of the owner has requested records."""
         inside = found.first_id < self.wanted.end_id and self.wanted.first_id < found.next_id
         return inside and found.kind is EnvelopeKind.RECORDS
+
+    def is_committed(self, found: Envelope, content: memoryview) -> bool:
+        """Return whether the batch in a frame of the owner is not of an aborted transaction."""
+        if self.aborted is None:
+            return True
+        header = batch.read_header(content)
+        return not header.is_transactional or (header.producer_id, found.first_offset) not in self.aborted
 
 
 class _GatheredBatches:
@@ -66,7 +74,9 @@ class _GatheredBatches:
         self.places.append((self.rows, found.first_id, found.first_offset, number))
         self.rows += found.id_count
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return all batches; their checksums were checked with their envelopes."""
         data = self.data
         table = BATCH.scan(
@@ -123,7 +133,8 @@ class GatheredReader:
             taken = self._taken[found.owner]
             if taken.has(found):
                 self._note(taken, found)
-                gathered.add(content, found, taken.number)
+                if taken.is_committed(found, content):
+                    gathered.add(content, found, taken.number)
                 if len(gathered.data) >= DECODE_BYTES:
                     yield from self._decoded(gathered)
                     gathered = _GatheredBatches()

@@ -22,6 +22,7 @@ from cordwood.errors import (
 )
 from cordwood.host import process
 from cordwood.spark.access.access import UNKNOWN_ID, Ends, Measure, Piece, TopicState
+from cordwood.spark.access.committed import CommittedSource, check_ended
 from cordwood.spark.access.gathering import Gathered, Gathering
 from cordwood.spark.access.planning import PIECE_BYTES_MAX
 from cordwood.spark.access.positions import find_loss
@@ -49,11 +50,13 @@ class PathAccess:
         path: str,
         *,
         verify: bool,
+        committed: bool = True,
         chain: bool = False,
         task: bool = False,
         files: Files | None = None,
     ) -> None:
         self._path = path
+        self._committed = committed
         self._chain = chain
         self._silent: str | None = None
         config, _ = load_broker_config()
@@ -62,7 +65,7 @@ class PathAccess:
             self._directory = ReadOnlyDirectory(self._files, path, config, mapped=False, verify=verify)
         except (OSError, StorageError) as error:
             raise self._refused(error, task) from error
-        self._shared = SharedAccess(self._files, self._directory, chain=chain)
+        self._shared = SharedAccess(self._files, self._directory, committed=committed, chain=chain)
 
     def _refused(self, error: Exception, task: bool) -> StorageError:
         """Return *error* as one sentence for a process that cannot see the directory."""
@@ -90,7 +93,25 @@ class PathAccess:
         return self.standings({topic: partitions}).get(topic)
 
     def standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, TopicState]:
-        """Return the states of topics; those in the shared log are read together."""
+        """Return the states of topics; those in the shared log are read together.
+
+        A batch of the sink is below the ends of all partitions, or of none.
+        """
+        if [len(numbers or ()) for numbers in wanted.values()] == [1]:
+            return self._standings(wanted)
+        found, intents = self._directory.look_at_once(lambda: self._standings(wanted))
+        return {
+            topic: TopicState(
+                state.topic_id,
+                {
+                    number: ends._replace(end=intents.end_before(topic, state.topic_id, number, ends.end))
+                    for number, ends in state.partitions.items()
+                },
+            )
+            for topic, state in found.items()
+        }
+
+    def _standings(self, wanted: Mapping[str, tuple[int, ...] | None]) -> dict[str, TopicState]:
         entries = self._directory.topics
         there = {topic: (entries[topic], numbers) for topic, numbers in wanted.items() if topic in entries}
         shared = {topic: found for topic, found in there.items() if is_shared(found[0])}
@@ -110,7 +131,7 @@ class PathAccess:
         for number in range(entry.partitions) if partitions is None else partitions:
             now = self._directory.readable(topic, number, entry).published()
             cut = now.epochs[-1][0]
-            end = now.high_watermark
+            end = now.last_stable_offset if self._committed else now.high_watermark
             if self._chain:
                 self._check_chained(topic, entry)
                 end = max(min(end, self._followed(topic, number)), now.log_start_offset)
@@ -134,10 +155,16 @@ class PathAccess:
         return followed_to(self._files, place, topic, number) or 0
 
     def offsets_at(self, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int | None]:
-        """Return the offset of the first record at or after the time given for each partition, exactly."""
+        """Return the offset of the first record at or after the time given for each partition.
+
+        Exactly, but it may be of an aborted transaction: no committed record before it is as late.
+        """
         found: dict[tuple[str, int], int | None] = {}
         for (topic, number), timestamp in times.items():
-            at = self._directory.readable(topic, number).offset_at(timestamp)
+            partition = self._directory.readable(topic, number)
+            at = partition.offset_at(timestamp)
+            if at is not None and self._committed and at[0] >= partition.last_stable_offset:
+                at = None
             found[topic, number] = None if at is None else at[0]
         return found
 
@@ -155,6 +182,23 @@ class PathAccess:
     ) -> tuple[list[Piece], Gathering | None]:
         """Return the *pieces* to read one by one, and those in the shared log as one gathering."""
         return self._shared.gather(pieces, fail_on_data_loss=fail_on_data_loss)
+
+    def with_aborted(self, pieces: Sequence[Piece | Gathered]) -> list[Piece | Gathered]:
+        """Return *pieces* with the aborted transactions in them, if only committed records are read."""
+        if not self._committed:
+            return list(pieces)
+        return [
+            self._shared.with_aborted(piece) if isinstance(piece, Gathered) else self._with_aborted(piece)
+            for piece in pieces
+        ]
+
+    def _with_aborted(self, piece: Piece) -> Piece:
+        try:
+            found = self._directory.readable(piece.topic, piece.partition).aborted(piece.start, piece.end)
+        except UnknownTopic:
+            # Deleted since it was planned: the task says what is lost.
+            return piece
+        return piece._replace(aborted=tuple(found))
 
     def read(
         self, pieces: Sequence[Piece | Gathered], schema: pa.Schema, *, fail_on_data_loss: bool
@@ -192,11 +236,12 @@ class PathAccess:
         fields = [field for field in schema if field.name not in _PLACED]
         constant = place_columns(piece.topic, piece.partition, schema)
         partition = self._directory.readable(piece.topic, piece.partition)
+        committed = CommittedSource(source, piece.aborted)
         offset = self._begin(partition, piece, fail_on_data_loss)
         while offset < piece.end:
             try:
-                for rows in decoded_rows(source, offset, piece.end, fields, WINDOW_BYTES):
-                    yield from in_batches(rows, schema, constant)
+                for rows in decoded_rows(committed, offset, piece.end, fields, WINDOW_BYTES):
+                    yield from in_batches(committed.without_aborted(rows), schema, constant)
                     if rows.num_rows:
                         offset = rows.column("offset")[-1].as_py() + 1
             except OffsetOutOfRange as error:
@@ -222,7 +267,12 @@ class PathAccess:
             raise loss
 
     def _begin(self, partition: PublishedPartition, piece: Piece, fail_on_data_loss: bool) -> int:
-        """Return where reading *piece* begins: at its start, or at what is left of it."""
+        """Return where reading *piece* begins: at its start, or at what is left of it.
+
+        Raises:
+            RecordsLost: If a part of it is gone and loss must fail.
+            CordwoodError: If only committed records are read and a transaction in it is open.
+        """
         if not fail_on_data_loss and piece.topic_id not in (UNKNOWN_ID, partition.topic_id):
             # These are records of a new topic, which a later batch reads.
             return piece.end
@@ -230,6 +280,8 @@ class PathAccess:
         loss = find_loss(piece, partition.topic_id, now.log_start_offset, now.high_watermark, now.epochs)
         if loss is not None and fail_on_data_loss:
             raise loss
+        if self._committed and piece.end <= now.high_watermark:
+            check_ended(piece, now.last_stable_offset)
         return max(piece.start, now.log_start_offset)
 
     def commit(self, group_id: str, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from cordwood.errors import ConfigError, UnknownTopic
 from cordwood.spark.access.access import Ends, Piece
 from cordwood.spark.options import EARLIEST, LATEST, Limit, Subscription
+from cordwood.tenancy import suggest
 
 #: A task reads at most about this many bytes; a range that is a little larger becomes two of half the size.
 PIECE_BYTES_MAX = 128 << 20
@@ -50,7 +51,7 @@ def subscribed(subscription: Subscription, there: Mapping[str, int]) -> dict[str
         wanted[topic] = (*(wanted.get(topic) or ()), number)
     for topic, numbers in wanted.items():
         if topic not in there:
-            raise UnknownTopic.named(topic)
+            raise UnknownTopic.named(topic, suggestion=suggest(topic, there))
         beyond = [number for number in numbers or () if number >= there[topic]]
         if beyond:
             raise UnknownTopic(f"topic {topic} has {there[topic]} partitions, and no partition {beyond[0]}")

@@ -12,6 +12,7 @@ from cordwood.disk import Files
 from cordwood.errors import ConfigError, CorruptRange, RecordsLost, UnknownTopic
 from cordwood.formats.shared import EnvelopeKind, Owner
 from cordwood.spark.access.access import UNKNOWN_EPOCH, UNKNOWN_ID, Ends, Piece, TopicState
+from cordwood.spark.access.committed import check_ended
 from cordwood.spark.access.gathered_reading import GatheredReader
 from cordwood.spark.access.gathering import Gathered, GatheredPart, GatheredRange, Gathering
 from cordwood.spark.access.planning import PIECE_BYTES_MAX, Partition
@@ -20,7 +21,14 @@ from cordwood.storage.chain import ComparedPartition, ReadSource, followed_to
 from cordwood.storage.log import View, state_path
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, partition_directory
 from cordwood.storage.readonly import ReadOnlyDirectory, ReadOnlyPartition
-from cordwood.storage.shared import Offsets, SharedFrame, VirtualReader, VirtualTopics, owner_of
+from cordwood.storage.shared import (
+    Offsets,
+    SharedFrame,
+    VirtualReader,
+    VirtualTopics,
+    VirtualTransactions,
+    owner_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +40,13 @@ _UNKNOWN_MAX = 4096
 
 
 class KnownPartition(NamedTuple):
-    """A partition at one moment: its topic, its state and its ids."""
+    """A partition at one moment: its topic, its state, its ids and, if it has had any, its transactions."""
 
     topic_id: str
     owner: Owner
     ends: Ends
     offsets: Offsets
+    transactions: VirtualTransactions | None
 
 
 class SharedAccess:
@@ -46,9 +55,10 @@ class SharedAccess:
     Only `standings` and `gather`, which the driver calls, load the owner of every frame.
     """
 
-    def __init__(self, files: Files, directory: ReadOnlyDirectory, *, chain: bool) -> None:
+    def __init__(self, files: Files, directory: ReadOnlyDirectory, *, committed: bool, chain: bool) -> None:
         self._files = files
         self._directory = directory
+        self._committed = committed
         self._chain = chain
         self._known: dict[Partition, KnownPartition] = {}
 
@@ -107,11 +117,14 @@ class SharedAccess:
         else:
             offsets = part.offsets
         end = reader.end_of(offsets)
+        if self._committed and part is not None:
+            end = part.stable_below(end)
         if followed is not None:
             end = min(end, offsets.below(followed))
         last = reader.view.state.epochs[-1]
         ends = Ends(offsets.start, end, last.epoch, offsets.below(last.start_offset))
-        return KnownPartition(entry.id, owner, ends, offsets)
+        transactions = None if part is None else part.transactions
+        return KnownPartition(entry.id, owner, ends, offsets, transactions)
 
     def _followed(self) -> int:
         """Return the first id without a leaf.
@@ -146,12 +159,26 @@ class SharedAccess:
                 alone.append(piece)
                 continue
             left = _left(piece, known, fail_on_data_loss=fail_on_data_loss)
+            if self._committed and known.transactions is not None:
+                check_ended(left, known.transactions.open_from)
             if left.start < left.end:
                 parts.append(GatheredPart(left, known.owner, known.offsets))
         if not parts:
             return alone, None
         log = self._directory.shared().log
         return alone, log.with_view(lambda view: Gathering(parts, view, PIECE_BYTES_MAX))
+
+    def with_aborted(self, gathered: Gathered) -> Gathered:
+        """Return *gathered* with the aborted transactions of each of its ranges."""
+        wanted = []
+        for each in gathered.wanted:
+            piece = each.piece
+            known = self._known.get((piece.topic, piece.partition))
+            if known is not None and known.transactions is not None:
+                aborted = tuple(known.transactions.aborted_within(piece.start, piece.end))
+                each = each._replace(piece=piece._replace(aborted=aborted))
+            wanted.append(each)
+        return gathered._replace(wanted=tuple(wanted))
 
     # --- a task ------------------------------------------------------------------------------------
 

@@ -1,11 +1,10 @@
 """Settings of the Kafka client that Spark options spell: SASL, certificates."""
 
-from cordwood.spark.client.certificates import with_certificates
-from cordwood.spark.client.settings import KAFKA, ClientSettings, client_settings
+from cordwood.spark.client.local_server import settings_of_server
+from cordwood.spark.client.settings import KAFKA, client_settings
 
 __all__ = [
     "KAFKA",
-    "ClientSettings",
     "client_settings",
-    "with_certificates",
+    "settings_of_server",
 ]

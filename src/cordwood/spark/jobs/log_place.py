@@ -20,7 +20,7 @@ class LogPlace:
 
     path: str | None = None
     bootstrap: str | None = None
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def options(self) -> dict[str, str]:
         """Return the options of ``format("cordwood")`` for this place."""

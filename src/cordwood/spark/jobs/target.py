@@ -17,7 +17,8 @@ from cordwood.errors import (
     UnknownTopic,
 )
 from cordwood.kafka_client import KafkaClient
-from cordwood.spark.client import with_certificates
+from cordwood.kafka_client.settings import with_certificates
+from cordwood.spark.client import KAFKA, settings_of_server
 from cordwood.spark.jobs.log_place import LogPlace
 from cordwood.spark.options import place_of
 from cordwood.spark.sink import LOCKED_SECONDS, Carrier, Destination, open_carrier
@@ -78,7 +79,7 @@ def find_topic(place: LogPlace, topic: str) -> Destination | None:
 def create_topic(place: LogPlace, topic: str, partitions: int | None, config: Mapping[str, str]) -> None:
     """Create a topic, through the server that holds the directory, if there is one."""
     if place.path is None:
-        client = with_certificates(place_of(place.options(), writing=True).client)
+        client = with_certificates(place_of(place.options(), writing=True).client, prefix=KAFKA)
         _create_by_address(client, topic, partitions, config)
         return
     path = local_path(place.path)
@@ -87,7 +88,7 @@ def create_topic(place: LogPlace, topic: str, partitions: int | None, config: Ma
     except DirectoryLocked as error:
         if error.address is None:
             raise
-        _create_by_address({"bootstrap.servers": error.address}, topic, partitions, config)
+        _create_by_address(settings_of_server(error.address), topic, partitions, config)
         return
     with log:
         log.create_topic(topic, partitions, config)

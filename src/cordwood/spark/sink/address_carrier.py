@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from cordwood.broker import COMMANDS, Command, FrameKey, StagedFrames, staging_topic
+from cordwood.broker import (
+    COMMANDS,
+    STAGING_PREFIX,
+    Command,
+    FrameKey,
+    StagedFrames,
+    staging_topic,
+)
 from cordwood.config import topic_config
-from cordwood.errors import CordwoodError, UnknownTopic
+from cordwood.errors import CordwoodError, NotAllowed, UnknownTopic
 from cordwood.formats import BatchFormat
 from cordwood.kafka_client import KafkaClient, Sender
 from cordwood.spark.sink.carriers import Carrier, Stage, StagedTask
@@ -27,7 +33,6 @@ SECONDS_MAX = 60.0
 PUBLISH_SECONDS_MAX = 600
 #: A frame and what a batch of one record has around it.
 _FRAME_BYTES_MAX = 64 << 20
-_OURS = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def open_address(client: Mapping[str, str]) -> Carrier:
@@ -65,12 +70,36 @@ class AddressCarrier:
         self._client = KafkaClient(client, SECONDS_MAX)
 
     def is_ours(self) -> bool:
-        """Return whether the broker is one that publishes. Ours call themselves by a UUID, Kafka's do not."""
-        return _OURS.fullmatch(self._client.cluster_id() or "") is not None
+        """Return whether the broker is one that publishes."""
+        return self._client.is_cordwood()
+
+    def check_rights(self, topic: str | None) -> None:
+        """Ask the broker what it allows; see `Carrier`."""
+        self._check_topic(topic)
+        try:
+            self._create_staging("query", dry_run=True)
+        except NotAllowed as error:
+            raise CordwoodError(
+                "a query that writes by address needs CREATE, WRITE and DELETE on topics whose names begin "
+                f"with {STAGING_PREFIX} at {self._client.address}"
+            ) from error
+
+    def _check_topic(self, topic: str | None) -> None:
+        if topic is None:
+            return
+        found = self._client.describe([topic], rights=True).get(topic)
+        if found is not None and not found.may("WRITE"):
+            raise NotAllowed("WRITE", topic, self._client.address)
+        if found is not None:
+            # Its settings say how to encode records.
+            self._client.config_of(topic)
 
     def ensure_topic(self, topic: str) -> bool:
-        """Create the topic if it is missing, as the broker does by default."""
-        return self._client.create(topic, None, {})
+        """Create the topic if it is missing, as the broker does by default.
+
+        Only then the client needs the right to create it.
+        """
+        return topic not in self._client.describe([topic]) and self._client.create(topic, None, {})
 
     def remove_unused(self, topic: str) -> None:
         """Remove the topic if it has no record.
@@ -156,10 +185,10 @@ class AddressCarrier:
             },
         )
 
-    def _create_staging(self, query: str) -> None:
+    def _create_staging(self, query: str, *, dry_run: bool = False) -> None:
         # With the broker's times, because the broker removes abandoned topics by their age.
         config = {"max.message.bytes": str(_FRAME_BYTES_MAX), "message.timestamp.type": "LogAppendTime"}
-        self._client.create(staging_topic(query), STAGING_PARTITIONS, config, copies=1)
+        self._client.create(staging_topic(query), STAGING_PARTITIONS, config, copies=1, dry_run=dry_run)
 
     def _delete(self, topic: str) -> None:
         # A topic that is missing, or stays because the broker does not answer, does no harm.
@@ -196,6 +225,10 @@ class AddressStage:
 
 class ForeignCarrier(AddressCarrier):
     """A broker that is not ours: records go straight to their topics, at least once. See `Carrier`."""
+
+    def check_rights(self, topic: str | None) -> None:
+        """Ask the broker what it allows; see `Carrier`. There are no staging topics."""
+        self._check_topic(topic)
 
     def stage(self, query: str, batch: int, task: str) -> Stage:
         """Return a producer to the topics themselves."""

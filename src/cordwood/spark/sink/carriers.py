@@ -20,13 +20,15 @@ from cordwood.embedded import open_when_free
 from cordwood.errors import DirectoryLocked, DirectoryRefused, StorageError, UnknownTopic
 from cordwood.formats import BATCH
 from cordwood.host import SystemClock, process
-from cordwood.spark.client import with_certificates
+from cordwood.kafka_client.settings import with_certificates
+from cordwood.spark.client import KAFKA, settings_of_server
 from cordwood.spark.options import LogLocation
 from cordwood.spark.sink.encoding import Destination
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.log import codec_of
 from cordwood.storage.readonly import ReadOnlyDirectory
 from cordwood.storage.sink import Share, ShareWriter, StagedTarget, collect, promised, share_path
+from cordwood.tenancy import suggest
 
 #: How many seconds to wait for a directory locked by a writer without an address: another query's commit is
 #: short.
@@ -56,6 +58,15 @@ class Stage(Protocol):
 
 class Carrier(Protocol):
     """A connection to the log, for the driver or a task. One thread; the opener closes it."""
+
+    def check_rights(self, topic: str | None) -> None:
+        """Check that the client may write to the topic, if it exists, or to any.
+
+        On the driver, before there are tasks: those that are not allowed would be tried again and again.
+
+        Raises:
+            NotAllowed: If it may not.
+        """
 
     def ensure_topic(self, topic: str) -> bool:
         """Create the topic if it is missing; return whether it was created."""
@@ -93,7 +104,7 @@ def open_carrier(place: LogLocation, *, task: bool = False) -> Carrier:
         return PathCarrier(place.path, task=task)
     from cordwood.spark.sink.address_carrier import open_address
 
-    return open_address(with_certificates(place.client))
+    return open_address(with_certificates(place.client, prefix=KAFKA))
 
 
 class PathCarrier:
@@ -109,6 +120,9 @@ class PathCarrier:
                 f"host {process.host()} cannot see {path}, which the driver writes: put it where "
                 "every executor has it, or write by address with kafka.bootstrap.servers"
             )
+
+    def check_rights(self, topic: str | None) -> None:
+        """Do nothing: the file system says who may write."""
 
     def ensure_topic(self, topic: str) -> bool:
         """Create the topic if it is missing, through the server that holds the directory, if there is one."""
@@ -147,7 +161,7 @@ class PathCarrier:
         directory = self._read()
         entry = directory.topics.get(topic)
         if entry is None:
-            raise UnknownTopic.named(topic, f"in {self._path}")
+            raise UnknownTopic.named(topic, f"in {self._path}", suggest(topic, directory.topics))
         config = directory.config_of(entry.config)
         keyed = config.cleanup_policy != "delete"
         return Destination(
@@ -247,4 +261,4 @@ class PathStage:
 def _by_address(address: str) -> Carrier:
     from cordwood.spark.sink.address_carrier import AddressCarrier
 
-    return AddressCarrier({"bootstrap.servers": address})
+    return AddressCarrier(settings_of_server(address))

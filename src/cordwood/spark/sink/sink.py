@@ -88,10 +88,9 @@ def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptio
     """Return the checked options, and whether the topic was created."""
     asked = check_write_options(options)
     _check_columns(schema, topic=asked.topic)
-    if asked.topic is None:
-        return asked, False
     with contextlib.closing(open_carrier(asked.place)) as carrier:
-        return asked, carrier.ensure_topic(asked.topic)
+        carrier.check_rights(asked.topic)
+        return asked, asked.topic is not None and carrier.ensure_topic(asked.topic)
 
 
 def _not_written(schema: StructType) -> list[str]:

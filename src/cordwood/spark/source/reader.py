@@ -129,7 +129,8 @@ def slices(pieces: Sequence[Piece], options: ReadOptions, access: Access) -> lis
             return together.part(piece.start, piece.end)
         return piece
 
-    return [Slice(tuple(map(work, task)), build) for task in share_tasks(sized, *limits)]
+    tasks = share_tasks(sized, *limits)
+    return [Slice(tuple(access.with_aborted([work(piece) for piece in task])), build) for task in tasks]
 
 
 def standing_of(access: Access, options: ReadOptions) -> dict[str, TopicState]:

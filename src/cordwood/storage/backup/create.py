@@ -72,10 +72,13 @@ def _backed_up(transfer: Transfer) -> BackupReport:
     origin = identity.read_identity(files, source)
     # Before the lock file is written.
     check_regular_directory(files, target)
-    _check_target(files, target, origin)
+    _read_target(files, target, origin)
     gained = files.make_directories(join(target, "meta"))
     with contextlib.closing(_Locked(transfer)):
-        known = _check_target(files, target, origin)
+        known = _read_target(files, target, origin)
+        if known is not None and files.exists(join(target, "meta", "checkpoint.json")):
+            # A backup never has this file. It exists if a writer has opened the target.
+            raise written_since(target)
         for directory in {*gained, parent(target), target}:
             files.sync_directory(directory)
         return _BackupRun(transfer, origin, known).run()
@@ -91,7 +94,7 @@ class _Locked:
         self._lock.release()
 
 
-def _check_target(files: Files, target: str, origin: identity.Identity) -> BackupRecord | None:
+def _read_target(files: Files, target: str, origin: identity.Identity) -> BackupRecord | None:
     """Return the record of an existing backup; refuse a target that is not a backup of this source.
 
     Raises:
@@ -110,9 +113,6 @@ def _check_target(files: Files, target: str, origin: identity.Identity) -> Backu
         raise DirectoryRefused(
             f"{target} is a backup of another data directory, made {made} on {node}; name another directory"
         )
-    if files.exists(join(target, "meta", "checkpoint.json")):
-        # A backup never has this file. It exists if a writer has opened and closed the target.
-        raise written_since(target)
     return record
 
 

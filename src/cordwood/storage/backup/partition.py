@@ -27,6 +27,7 @@ from cordwood.disk import (
     write_atomically,
 )
 from cordwood.errors import DirectoryRefused
+from cordwood.index import ABORTED_ENTRY_SIZE
 from cordwood.storage.backup.record import PartitionRecord
 from cordwood.storage.backup.segment import SegmentCopier, remove
 from cordwood.storage.backup.source import TRIES, PartitionTransfer, SourceChanged, SourcePartition, unsettled
@@ -338,6 +339,9 @@ class PartitionCopier:
             len(entries[1]) // 16,
             google_crc32c.value(entries[0]),
             google_crc32c.value(entries[1]),
+            last_stable_offset=view.last_stable_offset,
+            aborted_entries=len(self._transfer.active_aborted) // ABORTED_ENTRY_SIZE,
+            aborted_crc=google_crc32c.value(self._transfer.active_aborted),
         )
         data = encode_slot(mark).ljust(SIZE, b"\0")
         write_atomically(self._files, mark_path(directory), data)

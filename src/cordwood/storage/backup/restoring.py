@@ -19,9 +19,10 @@ from cordwood.errors import DirectoryRefused, MetadataDamaged, OffsetOutOfRange,
 from cordwood.records import Progress, TopicPartition
 from cordwood.storage.backup.evidence import copy_checkpoints
 from cordwood.storage.backup.record import read_record
+from cordwood.storage.backup.snapshots import drop_shared_snapshots_beyond, drop_snapshots_beyond
 from cordwood.storage.backup.transfer import STAGING_PREFIX, BackupReport, DirectoryTransfer, Transfer
 from cordwood.storage.chain import signed_up_to
-from cordwood.storage.directory import DataDirectory, Opening
+from cordwood.storage.directory import DataDirectory, Opening, own_snapshots
 from cordwood.storage.log import Bound, Cut, PartitionLog, PartitionState, truncated_state
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, check_regular_directory, identity, is_shared
 from cordwood.storage.readonly import ReadOnlyDirectory
@@ -275,8 +276,10 @@ def _cut(
             end = min(ends.get((record.topic, record.partition), before), before)
             if record.topic == SHARED_TOPIC:
                 _truncate_shared(transfer, log, end)
+                drop_shared_snapshots_beyond(transfer.files, transfer.target, end)
             else:
                 log.truncate(end)
+                drop_snapshots_beyond(transfer.files, own_snapshots(log.directory), end)
             partitions.append(
                 RestoredPartition(record.topic, record.partition, log.log_start_offset, end, before - end)
             )

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import google_crc32c
 import msgspec
 
 from cordwood.disk import File, Files, read_file, write_all, write_atomically
 from cordwood.errors import MetadataDamaged, StorageError
 from cordwood.formats import Format
+from cordwood.index import ABORTED_ENTRY_SIZE
 from cordwood.storage.backup.record import FileRecord, How
 from cordwood.storage.backup.segment import (
     COPY_BYTES,
@@ -25,11 +27,14 @@ from cordwood.storage.backup.segment import (
     stored_indexes,
 )
 from cordwood.storage.log import (
+    ABORTED_SUFFIX,
     OpenFiles,
     SealedInfo,
     Segment,
     View,
+    aborted_of,
     read_snapshot,
+    replay_aborted,
     segment_path,
     sidecar_beside,
     sidecar_end,
@@ -74,6 +79,8 @@ class SourcePartition(ReadOnlyPartition):
             segment = Segment(open_files, self._directory, seen.info, seen.format)
             segment.path = seen.path
             segments.append(segment)
+        if view.state.transactional:
+            segments[-1].use_aborted(aborted_of(view, len(segments) - 1))
         return view._replace(segments=tuple(segments))
 
     @property
@@ -110,6 +117,8 @@ class PartitionTransfer:
         self.copier = copier
         self.copied = 0
         self.active_damaged = False
+        #: The index of aborted transactions of the active segment.
+        self.active_aborted = b""
         self.hows: dict[int, FileRecord] = {}
         self.damaged: list[Damaged] = []
         self._files: Files = copier.files
@@ -177,7 +186,9 @@ class PartitionTransfer:
         for suffix, entries in _kept_indexes(segment, indexes):
             name = swap_path(directory, info.base, suffix) if prepared else None
             put_file(self._files, name or segment_path(directory, info.base, suffix), entries)
-        self._copy_owners(segment, (swap_path if prepared else segment_path)(directory, info.base, OWNERS))
+        find = swap_path if prepared else segment_path
+        self._copy_owners(segment, find(directory, info.base, OWNERS))
+        self._put_aborted(self._sealed_aborted(at), find(directory, info.base, ABORTED_SUFFIX))
         self.note(info, how, sha256)
         return msgspec.structs.replace(info, sha256=sha256)
 
@@ -207,6 +218,8 @@ class PartitionTransfer:
         for suffix, entries in _kept_indexes(segment, indexes):
             write_atomically(self._files, segment_path(directory, info.base, suffix), entries)
         self._copy_owners(segment, segment_path(directory, info.base, OWNERS))
+        path = segment_path(directory, info.base, ABORTED_SUFFIX)
+        self._put_aborted(self._sealed_aborted(at), path)
         self.note(info, how, sha256)
         return msgspec.structs.replace(info, sha256=sha256)
 
@@ -224,7 +237,46 @@ class PartitionTransfer:
         entries = indexes or (b"", b"")
         for suffix, data in _kept_indexes(segment, entries):
             write_atomically(self._files, segment_path(directory, segment.base, suffix), data)
+        self.active_aborted = self._active_aborted()
+        self._put_aborted(self.active_aborted, segment_path(directory, segment.base, ABORTED_SUFFIX))
         return entries
+
+    # --- aborted transactions ---------------------------------------------------------------------
+
+    def _active_aborted(self) -> bytes:
+        """Return the index of aborted transactions of the active segment, up to the mark."""
+        if not self.view.state.transactional:
+            return b""
+        index = self.view.segments[-1].aborted_index()
+        assert index is not None, "it was learnt with the view"
+        return bytes(index.entries[: index.count_below(self.view.high_watermark) * ABORTED_ENTRY_SIZE])
+
+    def _sealed_aborted(self, at: int) -> bytes:
+        """Return the index of aborted transactions of a sealed segment; nothing if it cannot be had.
+
+        It is derived: a reader builds it from the log.
+        """
+        info = self.view.segments[at].info
+        if not info.aborted_count:
+            return b""
+        swapping = self.view.state.swapping == info.base
+        for find in (swap_path, segment_path) if swapping else (segment_path,):
+            with contextlib.suppress(OSError):
+                path = find(self.directory, info.base, ABORTED_SUFFIX)
+                entries = read_file(self._files, path)[: info.aborted_count * ABORTED_ENTRY_SIZE]
+                if google_crc32c.value(entries) == info.aborted_crc32c:
+                    return entries
+        with contextlib.suppress(StorageError):
+            entries = bytes(replay_aborted(self.view, at).entries)
+            if google_crc32c.value(entries) == info.aborted_crc32c:
+                return entries
+        return b""
+
+    def _put_aborted(self, entries: bytes, path: str) -> None:
+        if entries:
+            write_atomically(self._files, path, entries)
+        else:
+            remove(self._files, path)
 
     def _continue_copy(
         self, at: int, start: int, path: str

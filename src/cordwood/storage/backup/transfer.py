@@ -31,14 +31,18 @@ from cordwood.storage.backup.evidence import ChainCopy
 from cordwood.storage.backup.partition import PartitionBackup, PartitionCopier, Settle, written_since
 from cordwood.storage.backup.record import PartitionRecord
 from cordwood.storage.backup.segment import SegmentCopier, remove
+from cordwood.storage.backup.snapshots import TakenChain, copy_snapshots, topics_with_snapshots
 from cordwood.storage.backup.source import TRIES, NeverUsed, SourcePartition, unsettled
-from cordwood.storage.directory import finish_deletions, remove_moved
+from cordwood.storage.chain import read_head
+from cordwood.storage.directory import finish_deletions, own_snapshots, remove_moved, shared_snapshots
 from cordwood.storage.log import OpenFiles
 from cordwood.storage.meta import (
+    SHARED_TOPIC,
     Catalogue,
     CatalogueEntry,
     Contents,
     DeletedEntry,
+    DirectoryEntry,
     TopicEntry,
     catalogue_mark_path,
     catalogue_path,
@@ -51,6 +55,8 @@ from cordwood.storage.sink import Journal, decode_journal, journal_path, journal
 
 #: Topics that are not transferred: unpublished records that tasks of a query sent.
 STAGING_PREFIX = "__cordwood_staging-"
+#: The topics that are copied first, in this order.
+_FIRST = ("__consumer_offsets", "__transaction_state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,15 @@ def _settled_entries(files: Files, data: str) -> list[CatalogueEntry]:
     return read_catalogue(files, data)[0].entries
 
 
+def _turn(entry: TopicEntry) -> int:
+    """Return when a topic is copied, for `sorted`: what says how far others are comes before them.
+
+    So what committed offsets count as processed is in the copy. A decision is replaced only once its markers
+    are synced: whatever is decided in the copy of the states is finished in the others, or can be.
+    """
+    return _FIRST.index(entry.name) if entry.name in _FIRST else len(_FIRST)
+
+
 class DirectoryTransfer:
     """A running transfer to a target that is locked or not visible yet. One user."""
 
@@ -151,7 +166,7 @@ class DirectoryTransfer:
         """Transfer every partition of every topic in the catalogue."""
         found: dict[str, list[PartitionBackup]] = {}
         known = {topic_id for topic_id, _ in self._known}
-        for entry in self._topics.values():
+        for entry in sorted(self._topics.values(), key=_turn):
             directory = join(self._transfer.source, "topics", entry.name)
             if entry.id not in known and not self._files.exists(directory):
                 # Never used: it may have a million partitions without a single file.
@@ -166,6 +181,7 @@ class DirectoryTransfer:
         if gone:
             self._leave_out(gone)
         results = [result for topic_id in found.keys() - gone for result in found[topic_id]]
+        self._copy_shared_snapshots(results)
         results.sort(key=lambda result: result.place)
         self._damaged += [damage for result in results for damage in result.damaged]
         return results
@@ -210,11 +226,29 @@ class DirectoryTransfer:
             now, _ = self._chain_of(source)
             if chain is None or now is None or now.has_statements_of(chain):
                 copied += 0 if chain is None else chain.copy(files, target)
+                if result.record is not None:
+                    taken = TakenChain(result.record.end_offset, 0 if chain is None else chain.head.size)
+                    copied += copy_snapshots(files, own_snapshots(source), own_snapshots(target), taken)
                 result.copied_bytes, result.removed = copied, removed
                 result.damaged += damaged
                 return result
             known = result.record
         raise unsettled(source)
+
+    def _copy_shared_snapshots(self, results: list[PartitionBackup]) -> None:
+        """Transfer the snapshots of topics in the shared log, which have no files of their own."""
+        files, source, target = self._files, self._transfer.source, self._transfer.target
+        shared = next((each for each in results if each.place == (SHARED_TOPIC, 0)), None)
+        if shared is None or shared.record is None:
+            return
+        head = read_head(files, partition_directory(target, SHARED_TOPIC, 0))
+        taken = TakenChain(shared.record.end_offset, 0 if head is None else head.size)
+        having = {*topics_with_snapshots(files, source), *topics_with_snapshots(files, target)}
+        for entry in self._topics.values():
+            for partition in range(entry.partitions if entry.id in having else 0):
+                place = shared_snapshots(source, entry.id, partition)
+                there = shared_snapshots(target, entry.id, partition)
+                shared.copied_bytes += copy_snapshots(files, place, there, taken)
 
     def _chain_of(self, directory: str) -> tuple[ChainCopy | None, list[Damaged]]:
         try:
@@ -267,9 +301,13 @@ class DirectoryTransfer:
             self._left_out = left_out
 
     def _take_catalogue(self) -> None:
-        """Write the source's catalogue to the target, without the topics that are left out."""
+        """Write the source's catalogue to the target, without the topics that are left out.
+
+        Also without the identity of the source: the target has a `broker.id` of its own.
+        """
         files, target = self._files, self._transfer.target
-        entries = [*self._entries, *(DeletedEntry(topic_id) for topic_id in sorted(self._left_out))]
+        kept = [entry for entry in self._entries if not isinstance(entry, DirectoryEntry)]
+        entries = [*kept, *(DeletedEntry(topic_id) for topic_id in sorted(self._left_out))]
         self._topics = dict(Contents(entries).topics)
         scratch = join(target, "tmp", "catalogue.new")
         if files.exists(scratch):
@@ -302,7 +340,7 @@ class DirectoryTransfer:
 
     def _leave_out(self, gone: set[str]) -> None:
         """Delete topics from the target that the source has deleted while it was read."""
-        for entry in self._topics.values():
+        for entry in sorted(self._topics.values(), key=_turn):
             if entry.id in gone:
                 self._notes.append(f"topic {entry.name} was deleted meanwhile and is left out")
         self._left_out |= gone

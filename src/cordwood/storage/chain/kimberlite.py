@@ -72,7 +72,6 @@ def follow_chain(
     directory: str,
     *,
     start: tuple[int, bytes] | None = None,
-    tenant: int = 0,
     size_max: int = SIZE_MAX,
 ) -> ChainCheckResult:
     """Check the chain of the partition in *directory* up to its synced end, or to the first break.
@@ -86,7 +85,7 @@ def follow_chain(
     """
     for _ in range(_SETTLING_TRIES):
         state = read_state(files, directory)
-        followed = _ChainWalk(files, directory, state, start, tenant, size_max).follow()
+        followed = _ChainWalk(files, directory, state, start, size_max).follow()
         # A concurrent truncation or deletion looks like damage, so check again.
         if followed.sound or read_state(files, directory) == state:
             break
@@ -102,11 +101,10 @@ class _ChainWalk:
         directory: str,
         state: PartitionState,
         start: tuple[int, bytes] | None,
-        tenant: int,
         size_max: int,
     ) -> None:
         self._files, self._directory, self._state = files, directory, state
-        self._start, self._tenant, self._size_max = start, tenant, size_max
+        self._start, self._size_max = start, size_max
         self._head = None if start is None else start[1]
         self._records = 0
         self._first = self._next = state.log_start_offset if start is None else start[0]
@@ -168,7 +166,7 @@ class _ChainWalk:
         data = file.read_at(position, min(size, end - position))
         try:
             record = kimberlite.parse_record(data, size_max=self._size_max)
-            kimberlite.check_stream(record, self._tenant, self._state.partition)
+            kimberlite.check_stream(record, self._state.tenant, self._state.partition)
         except FrameError as error:
             raise error.at(file.path, position) from None
         return record, data

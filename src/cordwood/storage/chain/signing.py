@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from cordwood.disk import Files, as_storage_error
-from cordwood.errors import SignedFor, SigningUnavailable
+from cordwood.disk import Files
+from cordwood.errors import SigningUnavailable
 from cordwood.host import process
-from cordwood.storage.chain.checkpoints import sign_checkpoint, signed_up_to, signing_key, verifier_key
+from cordwood.storage.chain.checkpoints import sign_checkpoint, signing_key, verifier_key
 from cordwood.storage.chain.files import KeptChain
-from cordwood.storage.log import PartitionLog, WritablePartition
+from cordwood.storage.log import PartitionLog
 from cordwood.storage.meta import Lifecycle
 
 
@@ -54,17 +54,3 @@ class CheckpointSigner:
         if verifier_key(self._files, self._data) is not None:
             with contextlib.suppress(SigningUnavailable):
                 self.sign(log, chain)
-
-    def check_not_signed_for(self, log: WritablePartition, end_offset: int) -> None:
-        """Refuse to truncate *log* at *end_offset* where a checkpoint covers records above that.
-
-        Raises:
-            SignedFor: If one does.
-        """
-        state = log.state
-        try:
-            signed = signed_up_to(self._files, self._data, state.topic_id, state.partition)
-        except OSError as error:
-            raise as_storage_error(error, "looking for checkpoints") from error
-        if end_offset < signed:
-            raise SignedFor(state.topic, state.partition, end_offset, signed)

@@ -17,7 +17,7 @@ _NO_CUT = (1 << 63) - 1
 #: The values of ``leaves`` in a statement after which leaves commit to the parts of frames.
 _PARTS = frozenset({"records", "envelopes"})
 #: Topics of the broker itself: no evidence is kept of what compaction drops there.
-_INTERNAL = frozenset({"__consumer_offsets", "__shared"})
+_INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__shared"})
 
 
 def keeps_evidence(topic: str) -> bool:

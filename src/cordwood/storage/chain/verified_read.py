@@ -20,7 +20,9 @@ _TRIES = 5
 class PartitionReads(Protocol):
     """The read interface of a partition."""
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return whole frames from the one that holds *offset* on."""
 
 
@@ -36,9 +38,11 @@ class ReadSource:
     def close(self) -> None:
         """Close opened files."""
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
-        """Return whole frames from the one that holds *offset* on; see `View.read`."""
-        return self._log.read(offset, max_bytes, stop)
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
+        """Return whole frames from the one that holds *offset* on; see `View.read` and `read_committed`."""
+        return self._log.read(offset, max_bytes, stop, committed=committed)
 
 
 class ComparedPartition(ReadSource):
@@ -57,7 +61,9 @@ class ComparedPartition(ReadSource):
         if self._compare is not None:
             self._compare.close()
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return frames of the log; those below *stop* match their leaves.
 
         Raises:
@@ -66,7 +72,7 @@ class ComparedPartition(ReadSource):
             MetadataDamaged: If the chain's metadata cannot be used.
         """
         for tries_left in reversed(range(_TRIES)):
-            fetched = super().read(offset, max_bytes, stop)
+            fetched = super().read(offset, max_bytes, stop, committed=committed)
             try:
                 self._check(fetched, fetched.high_watermark if stop is None else stop)
                 break

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
+from typing import TypeVar
+
+import msgspec
 
 from cordwood.config import BrokerConfig, TopicConfig, layered_as_far_as_possible, only_static
-from cordwood.disk import Files, Reserve, WatchedFiles, as_storage_error, join, parent
+from cordwood.disk import DISK_FULL, Files, Reserve, WatchedFiles, as_storage_error, join, parent
 from cordwood.errors import LogFailed, NotADataDirectory, StorageError
 from cordwood.host import Clock, SystemClock, process
 from cordwood.storage.chain import Chains, CheckpointSigner
+from cordwood.storage.directory.cutting import Cutting
 from cordwood.storage.directory.deletion import remove_moved
 from cordwood.storage.directory.maintenance import DirectoryMaintenance
 from cordwood.storage.directory.own_partitions import OwnPartitions
 from cordwood.storage.directory.partitions import DirectoryPartitions
 from cordwood.storage.directory.producer_ids import ProducerIdBlocks
 from cordwood.storage.directory.settings import DirectorySettings
-from cordwood.storage.directory.summary import write_summary
+from cordwood.storage.directory.summary import Summary, create_summary
 from cordwood.storage.directory.topic_settings import TopicSettings
 from cordwood.storage.directory.topics import DirectoryTopics
+from cordwood.storage.directory.unfinished import remove_unfinished
 from cordwood.storage.log import (
     LogContext,
     OpenFiles,
@@ -30,11 +35,19 @@ from cordwood.storage.log import (
     remove_spools,
     sync_names,
 )
-from cordwood.storage.meta import Catalogue, FailureWatch, Lifecycle, check_regular_directory, identity
+from cordwood.storage.meta import (
+    Catalogue,
+    FailureWatch,
+    Lifecycle,
+    SecurityStore,
+    check_regular_directory,
+    identity,
+)
 from cordwood.storage.shared import SharedTopics
-from cordwood.storage.sink import Publisher
+from cordwood.storage.sink import NO_INTENTS, OpenIntents, Publisher
 from cordwood.telemetry import INDEX_REBUILD_SECONDS, INDEX_REBUILDS, Telemetry
 
+Result = TypeVar("Result")
 #: Files that are open to read, at most: or an eighth of all that may be open, as of chains.
 OPEN_FILES_MAX = 256
 #: File handles in reserve, for as many threads that have to finish a change at the same time; or a sixteenth.
@@ -63,6 +76,8 @@ class Opening:
     handles: int | None = None
     clock: Clock = field(default_factory=SystemClock)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    #: The node id of the broker that opens it; None if no broker does.
+    node_id: int | None = None
     holder: str = field(default_factory=process.holder)
     uuid: str = field(default_factory=process.new_id)
     node_name: str = field(default_factory=process.host)
@@ -72,9 +87,9 @@ class Opening:
 class DataDirectory:
     """The one writer of a data directory. Every method may be called from any thread.
 
-    The work is done by its parts: ``partitions``, ``topics``, ``settings``, ``producer_ids``, ``chains``,
-    ``signer``, ``publisher`` and ``maintenance``. They share ``context``, ``lifecycle`` and one lock, and
-    raise LogClosed once the directory is closed.
+    The work is done by its parts: ``partitions``, ``topics``, ``settings``, ``producer_ids``, ``security``,
+    ``chains``, ``signer``, ``publisher``, ``cutting``, ``maintenance`` and ``summary``. They share
+    ``context``, ``lifecycle`` and one lock, and raise LogClosed once the directory is closed.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -82,8 +97,8 @@ class DataDirectory:
 
         Raises:
             DirectoryLocked: If another process writes it.
-            DirectoryRefused: If it is missing and not to be created, not a data directory, or of a newer
-                version.
+            DirectoryRefused: If it is missing and not to be created, not a data directory, of a newer
+                version, has the identity of another directory, or belongs to another broker.
             MetadataDamaged: If the catalogue of topics cannot be read.
         """
         self.path = opening.path
@@ -115,6 +130,11 @@ class DataDirectory:
                 self._reserve.keep()
                 if not first_boot:
                     self._recover()
+                    # Nothing depends on it, so a full disk does not keep the directory from opening.
+                    with contextlib.suppress(OSError):
+                        self.summary.save()
+            # Also where a failed import could not remove its topics and the directory was closed cleanly.
+            remove_unfinished(files, self.path, self.topics, self.topics.delete)
         except BaseException:
             self.handles.close()
             self._lock.release()
@@ -124,13 +144,15 @@ class DataDirectory:
         files = self.files
         if first_boot:
             self._catalogue = Catalogue.create(files, self.path)
-            write_summary(files, self.path, (), ())
+            create_summary(files, self.path)
             self.identity = identity.create_identity(
                 files, self.path, opening.clock, opening.uuid, opening.node_name
             )
         else:
             self.identity = identity.read_identity(files, self.path)
             self._catalogue = Catalogue.open(files, self.path)
+        known = self._catalogue.contents.directory
+        self._catalogue.owner = identity.checked_owner(self.path, self.identity, known, opening.node_id)
         is_clean = not first_boot and identity.was_closed_cleanly(files, self.path)
         self.lifecycle = Lifecycle(files, self.path, self._lock, self._reserve, is_clean=is_clean)
 
@@ -159,9 +181,20 @@ class DataDirectory:
             catalogue, opening.config, topic_settings, partitions, lifecycle, guard, warnings
         )
         self.producer_ids = ProducerIdBlocks(catalogue, lifecycle, guard)
+        self.security = SecurityStore(catalogue, lifecycle, guard)
+        self.cutting = Cutting(files, path, catalogue, partitions, chains, lifecycle)
         self.publisher = Publisher(context, path, catalogue, topic_settings, partitions, lifecycle)
         self.maintenance = DirectoryMaintenance(
             context, catalogue, topic_settings, chains, partitions, self.publisher, lifecycle, opening.secret
+        )
+        self.summary = Summary(
+            files,
+            path,
+            opening.clock,
+            opening.config.summary_interval_ms,
+            lambda: catalogue.contents.topics,
+            # Copied in one step: other threads open partitions meanwhile.
+            lambda: list(own.logs.values()),
         )
 
     def _log_context(self, opening: Opening, settings: TopicSettings) -> LogContext:
@@ -226,11 +259,50 @@ class DataDirectory:
         """Return a partition to read; see `DirectoryPartitions.readable`."""
         return self.partitions.readable(topic, partition)
 
+    def look_at_once(self, look: Callable[[], Result]) -> tuple[Result, OpenIntents]:
+        """Return the result of *look*, which reads ends of partitions; see `Publisher.look_at_once`.
+
+        With no offsets to cut them at, which only readers beside a writer need.
+        """
+        return self.publisher.look_at_once(look), NO_INTENTS
+
     # --- closing ----------------------------------------------------------------------------------
 
     def describe(self, holder: str) -> None:
         """Write *holder* to the lock file, for processes that find it locked: for example our address."""
         self._lock.describe(holder)
+
+    def change_node_id(self, node_id: int) -> None:
+        """Let the directory belong to the broker with *node_id* from now on. Durable on return.
+
+        Raises:
+            StorageError: If the catalogue cannot be written.
+        """
+        with self._guard:
+            self.lifecycle.check_open()
+            self.lifecycle.before_change()
+            assert self._catalogue.owner is not None
+            self._catalogue.owner = msgspec.structs.replace(self._catalogue.owner, node_id=node_id)
+            try:
+                self._catalogue.add([])
+            except OSError as error:
+                raise as_storage_error(error, "changing the node id") from error
+
+    @property
+    def node_id(self) -> int | None:
+        """The node id of the broker that the directory belongs to; None if no broker has served it."""
+        assert self._catalogue.owner is not None
+        return self._catalogue.owner.node_id
+
+    def save_summary(self) -> bool:
+        """Write `checkpoint.json` again if something changed; return whether it was written. Durable.
+
+        Raises:
+            LogClosed: If the directory is closed: closing has written it.
+            OSError: If it cannot be written. Nothing depends on it.
+        """
+        self.lifecycle.check_open()
+        return self.summary.save()
 
     def close(self) -> None:
         """Flush, sync and close everything, mark the directory clean and unlock it.
@@ -249,15 +321,15 @@ class DataDirectory:
         self._reserve.close()
         # Without the guard: an append that is under way may need it before it leaves its partition.
         self.chains.close()
+        is_settled = not self.lifecycle.may_have_orphans or not self.partitions.has_open_transactions()
         failures = self.partitions.close()
         if self._catalogue.failed:
             failures.append(LogFailed(f"{self.path}: a sync of the catalogue failed"))
         try:
             self._catalogue.close()
             if not failures:
-                topics = self._catalogue.contents.topics
-                write_summary(self.files, self.path, topics, self._own.logs.values())
-                if self._is_whole():
+                self._save_last_summary()
+                if is_settled and self._is_whole():
                     self.lifecycle.mark_clean()
         except StorageError as error:
             failures.append(error)
@@ -268,6 +340,14 @@ class DataDirectory:
             self._lock.release()
         if failures:
             raise failures[0]
+
+    def _save_last_summary(self) -> None:
+        """Write `checkpoint.json` at the end. Nothing depends on it, so a full disk is no failure."""
+        try:
+            self.summary.save()
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
 
     def abandon(self) -> None:
         """Release the lock and nothing else, as the end of the process would.

@@ -44,12 +44,26 @@ def finish_deletions(
     files: Files, data: str, topics: Mapping[str, TopicEntry], deleted: Mapping[str, TopicEntry]
 ) -> None:
     """Finish deletions that are in the catalogue and that a crash interrupted."""
+    snapshots = join(data, "meta", "snapshots")
+    for topic_id in files.list(snapshots) if files.exists(snapshots) else ():
+        if topic_id in deleted:
+            discard_snapshots(files, data, deleted[topic_id])
     for entry in deleted.values():
         directory = join(data, "topics", entry.name)
         if files.exists(directory) and (entry.name not in topics or _is_of(files, directory, entry)):
             # If it cannot be moved, opening a topic of the same name is refused: the files are not its own.
             with contextlib.suppress(OSError):
                 discard_topic(files, data, entry)
+
+
+def discard_snapshots(files: Files, data: str, entry: TopicEntry) -> None:
+    """Remove the snapshots of a topic in the shared log. The next open removes those that are left.
+
+    They are found by the topic's id, so a new topic of the same name never sees them.
+    """
+    with contextlib.suppress(OSError):
+        if files.exists(place := join(data, "meta", "snapshots", entry.id)):
+            remove_tree(files, place)
 
 
 def remove_moved(files: Files, data: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from cordwood.errors import CordwoodError
+from cordwood.errors import CordwoodError, DiskFull, LogClosed
 from cordwood.storage.chain import Chains
 from cordwood.storage.directory.partitions import DirectoryPartitions
 from cordwood.storage.directory.topic_settings import TopicSettings
@@ -13,6 +14,7 @@ from cordwood.storage.maintenance import (
     Expired,
     MaintenanceReport,
     NeededFrom,
+    by_age_only,
     expire_partition,
     maintain_partition,
     merged,
@@ -73,7 +75,11 @@ class DirectoryMaintenance:
         reports = [
             self.maintain(log, needed_from=needed_from, force=force, evidence=evidence) for log in logs
         ]
-        hashed = sum(log.hash_sealed() for log in self._partitions.open_all())
+        hashed = 0
+        for own in self._partitions.open_all():
+            # Without space for a hash, a later pass records it.
+            with contextlib.suppress(DiskFull):
+                hashed += own.hash_sealed()
         removed = self._publisher.collect_abandoned()
         return replace(merged(reports), segments_hashed=hashed, shares_removed=removed)
 
@@ -124,22 +130,48 @@ class DirectoryMaintenance:
             evidence=evidence,
         )
 
-    def expire(self, log: WritablePartition, *, needed_from: NeededFrom = unknown_groups) -> Expired | None:
+    def hash_sealed(self, pace: Pace = no_pace) -> dict[WritablePartition, CordwoodError]:
+        """Record the SHA-256 of segments that were sealed or rewritten; return the logs where that failed.
+
+        Those are tried again by the next call. A damaged segment gets no hash and is not tried again.
+        """
+        failures: dict[WritablePartition, CordwoodError] = {}
+        for log in list(self._context.unhashed):
+            try:
+                log.hash_sealed(pace)
+            except LogClosed:
+                # Deleted, or the directory closes.
+                continue
+            except CordwoodError as error:
+                failures[log] = error
+                if log.failure is None:
+                    log.note_for_hashing()
+        return failures
+
+    def expire(
+        self,
+        log: WritablePartition,
+        *,
+        needed_from: NeededFrom = unknown_groups,
+        older_than_ms: int | None = None,
+    ) -> Expired | None:
         """Delete the records of one partition that retention no longer keeps; see `expire_partition`.
 
+        With *older_than_ms* those that are older than this, instead of those that the settings name.
         *needed_from* is asked if the topic's retention waits for groups; its errors are raised here.
         """
         self._lifecycle.check_open()
+        policy = None if older_than_ms is None else by_age_only(log.config, older_than_ms)
         needed = _needed_by_groups(log, needed_from)
         topic, partition = log.state.topic, log.state.partition
         virtual = self._partitions.shared.opened(topic, partition)
         if virtual is not None:
-            return next(iter(self._partitions.shared.expire([virtual], needed).expired), None)
+            return next(iter(self._partitions.shared.expire([virtual], needed, policy).expired), None)
         own = self._partitions.opened_own(topic, partition)
         if own is None:
             # Deleted meanwhile.
             return None
-        return expire_partition(self._context, self._chains, own, needed_from=needed)
+        return expire_partition(self._context, self._chains, own, needed_from=needed, policy=policy)
 
     def has_outgrown(self, topic: str, partition: int) -> bool:
         """Return whether an open partition is larger than its retention allows. Touches no file."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from threading import RLock
+from typing import NamedTuple
 
+import msgspec
+
+from cordwood import tenancy
 from cordwood.disk import as_storage_error, join
 from cordwood.errors import DiskFull, ResourcesExhausted, StorageError, UnknownTopic
 from cordwood.formats import EVERY_FORMAT
@@ -42,10 +46,17 @@ def find_entry(catalogue: Catalogue, topic: str, partition: int) -> TopicEntry:
     """
     entry = catalogue.contents.topics.get(topic)
     if entry is None:
-        raise UnknownTopic(f"there is no topic {topic}")
+        raise UnknownTopic.named(topic)
     if not 0 <= partition < entry.partitions:
         raise UnknownTopic(f"topic {topic} has partitions 0 to {entry.partitions - 1}, not {partition}")
     return entry
+
+
+class Beginning(NamedTuple):
+    """The first offset of a partition, and the state that the missing frame before it left."""
+
+    offset: int
+    before: bytes = b""
 
 
 class OwnPartitions:
@@ -97,14 +108,16 @@ class OwnPartitions:
             self.logs[key] = log
         return self.logs[key]
 
-    def create(self, entry: TopicEntry, partition: int) -> PartitionLog:
+    def create(self, entry: TopicEntry, partition: int, begin: Beginning | None = None) -> PartitionLog:
         """Make the files of a partition that never had a record, and return its log.
+
+        Its first record is *begin*; None for the first offset of the topic's settings.
 
         Raises:
             DiskFull: If there is no space.
         """
         try:
-            log = self._create(entry, partition)
+            log = self._create(entry, partition, begin)
         except OSError as error:
             raise as_storage_error(error, f"making partition {partition} of {entry.name}") from error
         self.logs[entry.name, partition] = log
@@ -124,9 +137,10 @@ class OwnPartitions:
         check_regular_partition(files, directory)
         if not partition_exists(files, directory, config.initial_offset):
             return None
-        check_belongs(directory, read_state(files, directory), entry, partition, config.initial_offset)
+        state = read_state(files, directory)
+        check_belongs(directory, state, entry, partition, config.initial_offset)
         quarantine = join(self._path, "quarantine")
-        format_ = EVERY_FORMAT[config.format].for_partition(partition)
+        format_ = EVERY_FORMAT[config.format].for_partition(partition, state.tenant)
         log, report = open_partition(context, directory, quarantine, config, format_)
         self.reports.append(report)
         if config.chain and not self._lifecycle.is_clean:
@@ -134,19 +148,23 @@ class OwnPartitions:
             context.changed.add(log)
         return log
 
-    def _create(self, entry: TopicEntry, partition: int) -> PartitionLog:
+    def _create(self, entry: TopicEntry, partition: int, begin: Beginning | None) -> PartitionLog:
         config = self._settings.config_of(entry.config)
-        format_ = EVERY_FORMAT[config.format].for_partition(partition)
+        tenant = tenancy.split(entry.name).org
+        format_ = EVERY_FORMAT[config.format].for_partition(partition, tenant)
         self._lifecycle.before_change()
         state = new_state(
             entry.name,
             entry.id,
             partition,
-            initial_offset=config.initial_offset,
+            initial_offset=config.initial_offset if begin is None else begin.offset,
             index_interval_bytes=config.index_interval_bytes,
             record_format=format_.name,
             index_interval_records=config.index_interval_records if format_.record_per_frame else 0,
+            tenant=tenant,
         )
+        if begin is not None:
+            state = msgspec.structs.replace(state, before=begin.before.hex())
         directory = partition_directory(self._path, entry.name, partition)
         return create_partition(self._context, directory, config, format_, state)
 
@@ -167,6 +185,14 @@ class OwnPartitions:
             if log is not None:
                 dropped.append(log)
         return dropped
+
+    def has_open_transactions(self) -> bool:
+        """Return whether an open log has a transaction that has not ended.
+
+        Raises:
+            StorageError: If one cannot be read.
+        """
+        return any(log.open_transactions() for log in list(self.logs.values()))
 
     def give_back(self, count: int) -> int:
         """Close files of the logs whose last append is longest ago, at least *count*; return how many.

@@ -9,7 +9,7 @@ from threading import Condition, RLock
 from cordwood.disk import as_storage_error
 from cordwood.errors import StorageError, UnknownTopic
 from cordwood.kernels import Buffer
-from cordwood.storage.directory.own_partitions import OwnPartitions, PartitionKey, find_entry
+from cordwood.storage.directory.own_partitions import Beginning, OwnPartitions, PartitionKey, find_entry
 from cordwood.storage.directory.topic_settings import TopicSettings
 from cordwood.storage.directory.unused import UnusedPartition
 from cordwood.storage.log import (
@@ -19,6 +19,7 @@ from cordwood.storage.log import (
     ServedPartition,
     Spool,
     WritablePartition,
+    begin_spool,
     read_state,
     spool,
     state_path,
@@ -78,8 +79,18 @@ class DirectoryPartitions:
         with self._guard:
             return self.find_own(topic, partition) or self._create(topic, partition)
 
-    def _create(self, topic: str, partition: int) -> PartitionLog:
-        log = self._own.create(find_entry(self._catalogue, topic, partition), partition)
+    def create_at(self, topic: str, partition: int, begin: Beginning) -> PartitionLog:
+        """Make the files of a partition whose first record is *begin*, and return its log.
+
+        The partition must never have had a record, and not be in the shared log. Its offset must not be below
+        the first one of the topic's settings. Raises as `writable`.
+        """
+        with self._guard:
+            assert self.find_own(topic, partition) is None, "the partition has records already"
+            return self._create(topic, partition, begin)
+
+    def _create(self, topic: str, partition: int, begin: Beginning | None = None) -> PartitionLog:
+        log = self._own.create(find_entry(self._catalogue, topic, partition), partition, begin)
         self._used.notify_all()
         return log
 
@@ -187,9 +198,40 @@ class DirectoryPartitions:
             self._lifecycle.check_open()
             for entry in self._catalogue.contents.topics.values():
                 for partition in range(0 if is_shared(entry) else entry.partitions):
-                    with contextlib.suppress(StorageError):
+                    try:
                         self.find(entry.name, partition)
+                    except StorageError:
+                        if (entry.name, partition) not in self._own.refused:
+                            # For example without space. It can be used later all the same, so the next open
+                            # must not take it for recovered.
+                            self._lifecycle.has_leftovers = True
             return list(self._own.logs.values())
+
+    def with_transactions(self) -> list[PartitionKey]:
+        """Return the partitions that ever had a transaction, of those that are open or in the shared log.
+
+        After `open_all` these are all of the directory. Reads nothing except the shared log, if it has
+        topics. If that is unreadable, its partitions are among them.
+        """
+        found = [key for key, log in list(self._own.logs.items()) if log.state.transactional]
+        for entry in list(self._catalogue.contents.topics.values()):
+            if is_shared(entry):
+                places = ((entry.name, partition) for partition in range(entry.partitions))
+                found += [place for place in places if self.shared.had_transaction(*place)]
+        return found
+
+    def has_open_transactions(self) -> bool:
+        """Return whether an open partition, or one in the shared log, has an open transaction.
+
+        Returns True if that is unknown. May be called while the directory is being closed.
+        """
+        try:
+            if self._own.has_open_transactions():
+                return True
+        except StorageError:
+            return True
+        has_shared = any(is_shared(entry) for entry in self._catalogue.contents.topics.values())
+        return has_shared and self.shared.has_open_transactions()
 
     def in_shared_log(self, *, waits_for_groups: bool) -> Iterator[VirtualLog]:
         """Yield the partitions in the shared log whose retention waits for consumer groups, or does not."""
@@ -235,7 +277,10 @@ class DirectoryPartitions:
         for key in keys:
             self.shared.forget(*key)
         self._used.notify_all()
-        return self._own.drop(keys)
+        dropped = self._own.drop(keys)
+        for key in keys:
+            self._context.growth.tell(*key)
+        return dropped
 
     def wake_waiting(self) -> None:
         """Wake the threads that wait for a first record. With the guard held."""
@@ -246,6 +291,12 @@ class DirectoryPartitions:
         self._lifecycle.check_open()
         self._lifecycle.before_change()
         return spool(self._context.files, self._path, f"{name}.spool", chunks, max_bytes)
+
+    def begin_spool(self, name: str) -> Spool:
+        """Return an empty file in ``tmp/`` for a stream that comes in pieces; see `spooling.begin_spool`."""
+        self._lifecycle.check_open()
+        self._lifecycle.before_change()
+        return begin_spool(self._context.files, self._path, f"{name}.spool")
 
     def close(self) -> list[StorageError]:
         """Flush, sync and close every partition; return the failures."""

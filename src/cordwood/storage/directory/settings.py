@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import RLock
+from types import MappingProxyType
 
-from cordwood.config import BrokerConfig, LayeredConfig, layered
+from cordwood.config import BrokerConfig, LayeredConfig, group_times, layered
 from cordwood.disk import as_storage_error
+from cordwood.errors import QuotaExceeded
 from cordwood.storage.directory.partitions import DirectoryPartitions
 from cordwood.storage.directory.topic_settings import TopicSettings, check_change, checked_config
-from cordwood.storage.meta import BrokerSettingsEntry, Catalogue, Lifecycle
+from cordwood.storage.meta import BrokerSettingsEntry, Catalogue, GroupSettingsEntry, Lifecycle
+
+#: The most groups with settings of their own: all of them are in memory.
+GROUPS_WITH_SETTINGS_MAX = 100_000
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class DirectorySettings:
@@ -72,6 +78,34 @@ class DirectorySettings:
             self._settings.layers = layers
             for entry in list(self._catalogue.contents.topics.values()):
                 self._partitions.reconfigure(entry)
+
+    def of_group(self, org: int, group: str) -> Mapping[str, str]:
+        """Return the settings that a group of an org was given. Never blocks."""
+        return self._catalogue.contents.group_settings.get((org, group), _NOTHING)
+
+    def alter_group(
+        self, org: int, group: str, settings: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Replace the settings of a group. Durable on return; with *validate_only* nothing changes.
+
+        Raises:
+            ConfigError: If a setting is unknown or its value is not allowed. Nothing was changed.
+            QuotaExceeded: If too many groups would have settings. Nothing was changed.
+            DiskFull: Nothing was changed.
+        """
+        with self._guard:
+            self._lifecycle.check_open()
+            group_times(self._settings.broker, settings)
+            stored = self._catalogue.contents.group_settings
+            if validate_only or stored.get((org, group), {}) == dict(settings):
+                return
+            if (org, group) not in stored and len(stored) >= GROUPS_WITH_SETTINGS_MAX:
+                raise QuotaExceeded(f"at most {GROUPS_WITH_SETTINGS_MAX:,} groups have settings of their own")
+            self._lifecycle.before_change()
+            try:
+                self._catalogue.add([GroupSettingsEntry(org, group, dict(settings))])
+            except OSError as error:
+                raise as_storage_error(error, "changing the settings of a group") from error
 
     def _check_topics_follow(self, config: BrokerConfig) -> None:
         """Refuse settings of the broker that contradict the files of a topic."""

@@ -1,125 +1,113 @@
-"""Snapshots of a state derived from a partition's records, so that a replay need not begin at the first one.
+"""Snapshots of the state that an application derives from a partition, so that a replay begins at the last.
 
-A snapshot is the state after every record below an offset, in ``snapshots/snapshot-<offset>`` of the
-partition. The state can always be derived again. A snapshot that is damaged, or of records that were
-truncated since, is skipped and reported.
+A snapshot is the state after every record below an offset, in ``snapshot-<offset>``. It is below the
+partition, or in ``meta/snapshots/`` for a topic in the shared log, by its id: a later topic of the same name
+has another. It contains the hash of the chain at its offset. A snapshot that is damaged, or of another
+history than the log has, is skipped and reported.
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import google_crc32c
-
-from cordwood.disk import Files, join, parent, read_file, read_published, write_atomically
-from cordwood.errors import OffsetOutOfRange, RecordRefused
+from cordwood.config import TopicConfig
+from cordwood.disk import Files, join, parent, read_file, write_atomically
+from cordwood.errors import OffsetOutOfRange
 from cordwood.host import Clock, SystemClock
-from cordwood.storage.log import PartitionState, mark_path, newest_mark, read_state, synced_bound
-
-MAGIC = b"CWSN"
-VERSION = 1
-HASH_SIZE = 32
-_HEADER = struct.Struct(
-    ">"  # big-endian
-    "4s"  # magic
-    "I"  # version
-    "I"  # leader epoch of the record before the offset
-    "Q"  # offset
-    "q"  # when it was taken: milliseconds since the Unix epoch
-    "32s"  # hash of the record before the offset, zeros if none was given
-    "Q"  # size of the state
+from cordwood.storage.directory.histories import Contradiction, History, SharedHistory, SharedIds
+from cordwood.storage.directory.snapshot_file import (
+    StateSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_offsets,
+    snapshot_path,
 )
-_CRC = struct.Struct(">I")
-HEADER_SIZE = 72
-assert _HEADER.size + _CRC.size == HEADER_SIZE
-_PREFIX = "snapshot-"
-
-
-class StateSnapshot(NamedTuple):
-    """The state after every record below ``offset``.
-
-    ``chain_head`` is the hash of the last of those, as it was given, zeros if none was.
-    """
-
-    offset: int
-    timestamp: int
-    state: bytes
-    chain_head: bytes = bytes(HASH_SIZE)
+from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, partition_directory
 
 
 class Nearest(NamedTuple):
-    """The snapshot to begin at, if there is one, and why later ones were passed over, a sentence each."""
+    """The snapshot that was looked for, if there is one, and why others were passed over, a sentence each.
+
+    ``refuted`` are those of ``skipped`` whose hash is not that of the log: one of the two was changed.
+    """
 
     snapshot: StateSnapshot | None
     skipped: tuple[str, ...] = ()
+    refuted: tuple[str, ...] = ()
+
+
+def own_snapshots(partition_directory: str) -> str:
+    """Return the directory of the snapshots of a partition with files of its own."""
+    return join(partition_directory, "snapshots")
+
+
+def shared_snapshots(data: str, topic_id: str, partition: int) -> str:
+    """Return the directory of the snapshots of a partition in the shared log."""
+    return join(data, "meta", "snapshots", topic_id, str(partition))
 
 
 class Snapshots:
     """The snapshots of one partition. One caller at a time saves; any number read."""
 
-    def __init__(self, files: Files, partition_directory: str, clock: Clock | None = None) -> None:
+    def __init__(self, files: Files, directory: str, history: History, clock: Clock | None = None) -> None:
         self._files = files
         self._clock = clock or SystemClock()
-        self._partition = partition_directory
-        self.directory = join(partition_directory, "snapshots")
+        self._history = history
+        self.directory = directory
 
     def offsets(self) -> list[int]:
         """Return the offsets there are snapshots of, damaged ones included, in order."""
-        if not self._files.exists(self.directory):
-            return []
-        names = (name.removeprefix(_PREFIX) for name in self._files.list(self.directory))
-        return sorted(int(name) for name in names if len(name) == 20 and name.isdigit())
+        return snapshot_offsets(self._files, self.directory)
 
-    def save(self, offset: int, state: bytes, *, chain_head: bytes = bytes(HASH_SIZE)) -> StateSnapshot:
+    def save(self, offset: int, state: bytes) -> StateSnapshot:
         """Write *state*, the state after every record below *offset*. Durable on return, whole or not at all.
 
-        *chain_head* is the hash of the record before *offset*, where records are chained and it is known.
+        It contains the hash of the chain at *offset*: that of the record before it in the format kimberlite,
+        else the root of the leaves up to that record. It has none in a topic without a chain, and beside a
+        writer that has not added those leaves yet.
 
         Raises:
             OffsetOutOfRange: If records below *offset* are missing, or not synced: a crash could still
                 replace them with others.
         """
-        if len(chain_head) != HASH_SIZE:
-            raise RecordRefused(f"the hash of a record has {HASH_SIZE} bytes, not {len(chain_head)}")
-        partition = read_state(self._files, self._partition)
-        marks, _ = read_published(self._files, mark_path(self._partition))
-        synced = synced_bound(partition, newest_mark(partition, marks, self._partition)).next_offset
-        if not partition.log_start_offset <= offset <= synced:
-            raise OffsetOutOfRange(offset, partition.log_start_offset, synced)
-        snapshot = StateSnapshot(offset, self._clock.now_ms(), bytes(state), bytes(chain_head))
+        start, synced = self._history.offsets()
+        if not start <= offset <= synced:
+            raise OffsetOutOfRange(offset, start, synced)
+        snapshot = self._history.tied(StateSnapshot(offset, self._clock.now_ms(), bytes(state)))
         for made in self._files.make_directories(self.directory):
             self._files.sync_directory(made)
         # The process that created the directory may have been killed before its name was synced.
         self._files.sync_directory(parent(self.directory))
-        write_atomically(self._files, self._path(offset), _encode(snapshot, _epoch_before(partition, offset)))
+        write_atomically(self._files, self._path(offset), encode_snapshot(snapshot))
         return snapshot
 
     def nearest(self, offset: int) -> Nearest:
         """Return the last sound snapshot at or before *offset*, and why others were passed over."""
-        listed = self.offsets()
-        if not listed:
-            return Nearest(None)
-        partition = read_state(self._files, self._partition)
-        skipped = []
-        for at in reversed(listed):
-            if at > offset:
-                continue
-            path = self._path(at)
+        return self._first_sound(at for at in reversed(self.offsets()) if at <= offset)
+
+    def after(self, offset: int) -> Nearest:
+        """Return the first sound snapshot after *offset*, and why others were passed over."""
+        return self._first_sound(at for at in self.offsets() if at > offset)
+
+    def _first_sound(self, offsets: Iterable[int]) -> Nearest:
+        skipped, refuted = list[str](), list[str]()
+        for offset in offsets:
+            path = self._path(offset)
             try:
-                snapshot, epoch = _decode(read_file(self._files, path))
-                if snapshot.offset != at:
-                    raise ValueError(f"is that of offset {snapshot.offset}")
-                if epoch != _epoch_before(partition, at):
-                    raise ValueError("is of records that were cut from the log since")
+                snapshot = decode_snapshot(read_file(self._files, path), offset)
+                fault = self._history.contradiction(snapshot)
             except FileNotFoundError:
                 # Removed by another process after it was listed.
                 continue
             except ValueError as error:
-                skipped.append(f"{path}: {error}; it was passed over")
-                continue
-            return Nearest(snapshot, tuple(skipped))
-        return Nearest(None, tuple(skipped))
+                fault = Contradiction(str(error))
+            if fault is None:
+                return Nearest(snapshot, tuple(skipped), tuple(refuted))
+            skipped.append(f"{path}: {fault.sentence}; it was passed over")
+            if fault.refuted:
+                refuted.append(f"{path}: {fault.sentence}")
+        return Nearest(None, tuple(skipped), tuple(refuted))
 
     def keep_newest(self, count: int) -> int:
         """Remove all snapshots but the newest *count*; return how many that were."""
@@ -129,39 +117,27 @@ class Snapshots:
         return len(gone)
 
     def _path(self, offset: int) -> str:
-        return join(self.directory, f"{_PREFIX}{offset:020d}")
+        return snapshot_path(self.directory, offset)
 
 
-def _epoch_before(partition: PartitionState, offset: int) -> int:
-    """Return the leader epoch under which the record before *offset* was appended.
+def find_snapshots(
+    files: Files,
+    data: str,
+    entry: TopicEntry,
+    partition: int,
+    config: TopicConfig,
+    ids: SharedIds | None,
+    commit: Callable[[], object] = lambda: None,
+) -> Snapshots:
+    """Return the snapshots of a partition of the data directory *data*.
 
-    A truncation raises it, so records appended in place of the cut ones have another epoch.
+    *ids* is the partition if its topic is in the shared log, else None. *commit* adds the leaves of all
+    records to the chain, if this process may do that.
     """
-    return partition.epochs_within(max(offset - 1, 0), offset)[0][1]
-
-
-def _encode(snapshot: StateSnapshot, epoch: int) -> bytes:
-    offset, timestamp, state, chain_head = snapshot
-    header = _HEADER.pack(MAGIC, VERSION, epoch, offset, timestamp, chain_head, len(state))
-    return header + _CRC.pack(google_crc32c.extend(google_crc32c.value(header), state)) + state
-
-
-def _decode(data: bytes) -> tuple[StateSnapshot, int]:
-    """Return a snapshot and its leader epoch.
-
-    Raises:
-        ValueError: If one bit of it is not as written; says what.
-    """
-    if len(data) < HEADER_SIZE:
-        raise ValueError(f"has {len(data)} bytes, less than a header")
-    magic, version, epoch, offset, timestamp, chain_head, size = _HEADER.unpack_from(data)
-    if (magic, version) != (MAGIC, VERSION):
-        raise ValueError("is not a snapshot of this version")
-    state = data[HEADER_SIZE:]
-    if len(state) != size:
-        raise ValueError(f"has a state of {len(state)} bytes, not {size}")
-    (crc,) = _CRC.unpack_from(data, _HEADER.size)
-    found = google_crc32c.extend(google_crc32c.value(data[: _HEADER.size]), state)
-    if crc != found:
-        raise ValueError(f"has the checksum {crc:#010x}, but its content has {found:#010x}")
-    return StateSnapshot(offset, timestamp, state, chain_head), epoch
+    if ids is None:
+        place = partition_directory(data, entry.name, partition)
+        history = History(files, place, entry, partition, config, commit)
+        return Snapshots(files, own_snapshots(place), history)
+    log = partition_directory(data, SHARED_TOPIC, 0)
+    home = shared_snapshots(data, entry.id, partition)
+    return Snapshots(files, home, SharedHistory(files, log, ids, commit))

@@ -27,6 +27,10 @@ def check_format(config: TopicConfig) -> None:
     if "compact" in config.cleanup_policy and not EVERY_FORMAT[config.format].holds.keys:
         expected = f"delete: records of format {config.format} have no keys"
         raise InvalidSetting("cleanup.policy", config.cleanup_policy, expected)
+    named = "cordwood.timestamp.precision" in config.explicit and config.timestamp_precision == "us"
+    if named and not EVERY_FORMAT[config.format].holds.microseconds:
+        expected = f"ms: records of format {config.format} have milliseconds"
+        raise InvalidSetting("cordwood.timestamp.precision", config.timestamp_precision, expected)
     # A broker's default compression is ignored by topics whose format cannot compress.
     compresses = "compression.type" in config.explicit and codec_of(config) not in (None, UNCOMPRESSED)
     if compresses and EVERY_FORMAT[config.format].record_per_frame:

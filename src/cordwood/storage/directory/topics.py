@@ -13,7 +13,7 @@ from cordwood.disk import as_storage_error, join
 from cordwood.errors import InvalidSetting, RecordRefused, StorageError
 from cordwood.host import process
 from cordwood.storage.chain import Chains
-from cordwood.storage.directory.deletion import discard_topic, finish_deletions
+from cordwood.storage.directory.deletion import discard_snapshots, discard_topic, finish_deletions
 from cordwood.storage.directory.own_partitions import find_entry
 from cordwood.storage.directory.partitions import DirectoryPartitions
 from cordwood.storage.directory.topic_settings import TopicSettings, check_change
@@ -21,6 +21,7 @@ from cordwood.storage.log import LogContext, PartitionLog
 from cordwood.storage.meta import (
     PARTITIONS_MAX,
     SHARED_TOPIC,
+    TRANSACTIONS_TOPIC,
     Catalogue,
     CatalogueEntry,
     DeletedEntry,
@@ -104,6 +105,11 @@ class DirectoryTopics(Mapping[str, TopicEntry]):
         """Return the topic with this id, if there is one."""
         self._lifecycle.check_open()
         return self._catalogue.contents.by_id.get(topic_id)
+
+    def was_deleted(self, topic_id: str) -> bool:
+        """Return whether there was a topic with this id, which no other topic may get."""
+        self._lifecycle.check_open()
+        return topic_id in self._catalogue.contents.deleted
 
     # --- creating ---------------------------------------------------------------------------------
 
@@ -248,10 +254,14 @@ class DirectoryTopics(Mapping[str, TopicEntry]):
                 context.reserve.freeing(lambda: self._catalogue.add([DeletedEntry(entry.id)]))
             except OSError as error:
                 raise as_storage_error(error, f"deleting topic {name}") from error
+            if name == TRANSACTIONS_TOPIC:
+                # What its states name is open in other partitions, and nobody would end it.
+                self._lifecycle.has_leftovers = True
             for log in self._partitions.drop(entry):
                 self._end(log)
             try:
                 if is_shared(entry):
+                    discard_snapshots(context.files, self._path, entry)
                     self._partitions.shared.end([entry])
                 else:
                     context.reserve.freeing(lambda: discard_topic(context.files, self._path, entry))

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cordwood.errors import OffsetOutOfRange
-from cordwood.storage.log import Epoch, Fetched, KnownProducer, Partition
+from cordwood.storage.log import (
+    AbortedEntry,
+    Epoch,
+    Fetched,
+    KnownProducer,
+    OpenTransaction,
+    Partition,
+    Standing,
+)
 
 
 class UnusedPartition:
@@ -19,7 +27,27 @@ class UnusedPartition:
         self.epochs = (Epoch(self.leader_epoch, first_offset),)
         self._wait_for_use = wait_for_use
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset."""
+        return self.high_watermark
+
+    @property
+    def standing(self) -> Standing:
+        """The first offset, three times."""
+        return self.high_watermark, self.log_start_offset, self.high_watermark
+
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return an empty list: there was no transaction."""
+        return []
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return an empty list: there was no transaction."""
+        return []
+
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return no frames, if *offset* is the first one."""
         self._check(offset)
         first = self.log_start_offset
@@ -31,9 +59,9 @@ class UnusedPartition:
     def newest(self) -> None:
         """Return None: there is no record."""
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait for the first record and then as the log itself does."""
-        return self._wait_for_use().wait_beyond(offset)
+        return self._wait_for_use().wait_beyond(offset, committed=committed)
 
     def size(self) -> int:
         """Return 0."""

@@ -1,7 +1,8 @@
 """The log of one partition: segments, append, sync, read, recovery."""
 
+from cordwood.index import AbortedEntry
 from cordwood.storage.log.active_segment import LogContext
-from cordwood.storage.log.appending import Appended, AppendSlot
+from cordwood.storage.log.appending import Admit, Appended, AppendSlot, check_admitted
 from cordwood.storage.log.changes import TruncationReport
 from cordwood.storage.log.file_cache import OpenFiles
 from cordwood.storage.log.opening import (
@@ -17,9 +18,22 @@ from cordwood.storage.log.opening import (
 from cordwood.storage.log.partition import Partition, ServedPartition, WritablePartition
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.log.producers import (
+    NONE_OPEN,
+    AbortedRanges,
+    Doubt,
+    DoubtfulIndex,
     KnownProducer,
+    OpenTransaction,
+    OpenTransactions,
     Producers,
+    aborted_by,
+    aborted_of,
+    aborted_within,
+    committed_runs,
+    read_committed,
     read_snapshot,
+    replay_aborted,
+    replay_transactions,
     snapshot_path,
     write_snapshot,
 )
@@ -29,7 +43,9 @@ from cordwood.storage.log.reading import (
     Fetched,
     FrameRun,
     Published,
+    Standing,
     View,
+    VisibilityHold,
     Window,
     bounds_of,
     index_frames,
@@ -38,6 +54,7 @@ from cordwood.storage.log.reading import (
     walk,
 )
 from cordwood.storage.log.segment import (
+    ABORTED_SUFFIX,
     OwnedSegment,
     SealedSegment,
     Segment,
@@ -46,9 +63,19 @@ from cordwood.storage.log.segment import (
     segments_directory,
     sidecar_beside,
     sidecar_end,
+    write_aborted,
 )
 from cordwood.storage.log.segment_source import LocalSegments, SegmentSource
-from cordwood.storage.log.spooling import SUFFIX, Pace, Spool, no_pace, remove_spools, spool
+from cordwood.storage.log.spooling import (
+    SUFFIX,
+    Pace,
+    Spool,
+    begin_spool,
+    bytes_of_chunk,
+    no_pace,
+    remove_spools,
+    spool,
+)
 from cordwood.storage.log.state import (
     Bound,
     Cut,
@@ -56,6 +83,7 @@ from cordwood.storage.log.state import (
     PartitionState,
     SealedInfo,
     active_info,
+    age_from,
     mark_path,
     new_state,
     read_state,
@@ -63,17 +91,24 @@ from cordwood.storage.log.state import (
     truncated_state,
     write_state,
 )
-from cordwood.storage.log.terms import UNCOMPRESSED, check_encoded, codec_of, terms_of
+from cordwood.storage.log.terms import UNCOMPRESSED, check_encoded, codec_of, ordered_times, terms_of
 
 __all__ = [
+    "ABORTED_SUFFIX",
+    "NONE_OPEN",
     "REINDEX_WINDOW_BYTES",
     "SUFFIX",
     "UNCOMPRESSED",
+    "AbortedEntry",
+    "AbortedRanges",
+    "Admit",
     "AppendSlot",
     "Appended",
     "Bound",
     "Bounds",
     "Cut",
+    "Doubt",
+    "DoubtfulIndex",
     "Epoch",
     "Fetched",
     "FrameRun",
@@ -81,6 +116,8 @@ __all__ = [
     "LocalSegments",
     "LogContext",
     "OpenFiles",
+    "OpenTransaction",
+    "OpenTransactions",
     "OwnedSegment",
     "Pace",
     "Partition",
@@ -95,15 +132,25 @@ __all__ = [
     "SegmentSource",
     "ServedPartition",
     "Spool",
+    "Standing",
     "TruncationReport",
     "View",
+    "VisibilityHold",
     "Window",
     "WritablePartition",
+    "aborted_by",
+    "aborted_of",
+    "aborted_within",
     "active_info",
+    "age_from",
+    "begin_spool",
     "bounds_of",
+    "bytes_of_chunk",
+    "check_admitted",
     "check_belongs",
     "check_encoded",
     "codec_of",
+    "committed_runs",
     "create_partition",
     "index_frames",
     "load_vouched",
@@ -113,11 +160,15 @@ __all__ = [
     "no_pace",
     "note_frames",
     "open_partition",
+    "ordered_times",
     "partition_exists",
+    "read_committed",
     "read_run",
     "read_snapshot",
     "read_state",
     "remove_spools",
+    "replay_aborted",
+    "replay_transactions",
     "segment_path",
     "segments_directory",
     "sidecar_beside",
@@ -130,6 +181,7 @@ __all__ = [
     "terms_of",
     "truncated_state",
     "walk",
+    "write_aborted",
     "write_snapshot",
     "write_state",
 ]

@@ -12,15 +12,26 @@ from typing import TYPE_CHECKING, NamedTuple
 import google_crc32c
 
 from cordwood.config import TopicConfig
-from cordwood.disk import File, Files, Mark, Reserve, Store, as_storage_error, parent, write_all
+from cordwood.disk import (
+    File,
+    Files,
+    Mark,
+    Reserve,
+    Store,
+    as_storage_error,
+    parent,
+    write_all,
+)
 from cordwood.errors import LogFailed
 from cordwood.formats import Encoded, Format, StreamedFrame
 from cordwood.host import Clock
-from cordwood.index import NO_TIMESTAMP, TimeIndex
+from cordwood.index import NO_TIMESTAMP, AbortedIndex, TimeIndex
 from cordwood.kernels import Buffer
+from cordwood.storage.log.aborted_file import AbortedFile
 from cordwood.storage.log.file_cache import OpenFiles
-from cordwood.storage.log.reading import bounds_of, index_frames, left_before
+from cordwood.storage.log.reading import GrowthWatch, bounds_of, index_frames, left_before
 from cordwood.storage.log.segment import (
+    ABORTED_SUFFIX,
     OffsetIndex,
     Segment,
     segment_path,
@@ -60,8 +71,12 @@ class LogContext:
     """Told of each log that takes no more, in the thread that found out."""
     producer_expiration_ms: Callable[[], int] = lambda: 24 * 3_600_000
     """How long an idempotent producer that sends nothing is known; it may change at run time."""
+    growth: GrowthWatch = field(default_factory=GrowthWatch)
+    """Told of each partition that has more to read, or was failed or closed."""
     changed: set[PartitionLog] = field(default_factory=set)
     """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
+    unhashed: set[PartitionLog] = field(default_factory=set)
+    """Logs that may have sealed segments without a SHA-256. Any thread adds and takes."""
 
 
 class Stores(NamedTuple):
@@ -87,7 +102,8 @@ class ActiveSegment(Segment):
     """The segment that takes appends. One appender at a time; readers beside it.
 
     ``info`` stays what it was at opening; ``store.end`` and ``next_offset`` move, and ``left``, what the last
-    frame leaves for the next one.
+    frame leaves for the next one. ``opened_ms`` and ``appended_ms`` are the times of the first and the last
+    append by our own clock, as far as they are known; NOT_OPENED without frames.
     """
 
     def __init__(
@@ -98,6 +114,7 @@ class ActiveSegment(Segment):
         format_: Format,
         stores: Stores,
         opened_ms: int,
+        appended_ms: int,
         left: bytes = b"",
     ) -> None:
         super().__init__(open_files, directory, info, format_)
@@ -106,8 +123,13 @@ class ActiveSegment(Segment):
         self.use_indexes(self.index, self.times)
         self.next_offset = info.next_offset
         self.opened_ms = opened_ms
+        self.appended_ms = appended_ms
         self.flushed = NOTHING_FLUSHED
         self.left = left
+        #: The mark that the segment was opened with.
+        self.opened_with: Mark | None = None
+        #: Aborted transactions whose marker is in this segment.
+        self.aborted = AbortedFile(open_files.files, segment_path(directory, info.base, ABORTED_SUFFIX))
 
     def take_indexes(self, index: OffsetIndex, times: TimeIndex) -> None:
         """Go on with indexes that have entries already."""
@@ -135,6 +157,17 @@ class ActiveSegment(Segment):
         dense = 0 if self.sidecar is None or self.has_sparse_index else self.sidecar.end
         return max(len(self.index.entries), len(self.times.entries), dense)
 
+    def index_entries_of(self, count: int) -> int:
+        """Return how many index entries *count* more frames of one record get, at most."""
+        return count // max(self.index.interval_records, 1) + 1 if self.has_sparse_index else count
+
+    def frames_within(self, index_bytes: int) -> int:
+        """Return how many frames of one record an empty segment takes with indexes of *index_bytes*."""
+        if self.has_sparse_index:
+            return max(index_bytes // 16, 1) * max(self.index.interval_records, 1)
+        assert self.format.sidecar is not None
+        return max((index_bytes - self.format.sidecar.head_size) // 16, 1)
+
     def append(self, frames: Encoded) -> None:
         """Append frames, whole or not at all. Not durable. Raises as `Store.append` does."""
         position = self.store.append([frames.data])
@@ -142,13 +175,13 @@ class ActiveSegment(Segment):
         if frames.sizes:
             offset = self.next_offset
             for size, timestamp in zip(frames.sizes, frames.timestamps, strict=True):
-                self.index.add(offset, position)
-                self.times.add(timestamp, offset)
+                self.times.add(timestamp, offset, is_indexed=self.index.add(offset, position))
                 position += size
                 offset += 1
         else:
-            self.index.add(self.next_offset, position)
-            self.times.add(frames.max_timestamp, self.next_offset)
+            is_indexed = self.index.add(self.next_offset, position)
+            reached = None if frames.empty else frames.max_timestamp
+            self.times.add(reached, self.next_offset, is_indexed=is_indexed)
         self.next_offset = frames.next_offset
         self.left = frames.left
         if self.sidecar is not None:
@@ -167,8 +200,8 @@ class ActiveSegment(Segment):
             left = frame.left(self._pieces(position, frame.size))
         self._append_entries(position, [frame.size], [frame.checksum])
         self.left = left
-        self.index.add(self.next_offset, position)
-        self.times.add(frame.max_timestamp, self.next_offset)
+        is_indexed = self.index.add(self.next_offset, position)
+        self.times.add(frame.max_timestamp, self.next_offset, is_indexed=is_indexed)
         self.next_offset = frame.next_offset
         self.check_invariants()
 
@@ -250,6 +283,10 @@ class ActiveSegment(Segment):
             google_crc32c.extend(before.time_crc, new_times),
         )
 
+    def aborted_index(self) -> AbortedIndex:
+        """Return the index of aborted transactions, which is in memory."""
+        return self.aborted.index
+
     def trim_index_files(self) -> None:
         """Cut off what the index files hold beyond the entries that the mark vouches for."""
         files = self.open_files.files
@@ -262,8 +299,9 @@ class ActiveSegment(Segment):
                         file.sync()
 
     def rewrite_indexes(self) -> None:
-        """Replace both index files by what is in memory. Durable on return."""
+        """Replace the index files by what is in memory. Durable on return."""
         write_indexes(self, self.index, self.times)
+        self.aborted.rewrite()
         self.flushed = Flushed(
             len(self.index),
             len(self.times),
@@ -286,6 +324,11 @@ class ActiveSegment(Segment):
             generation=self.info.generation,
             index_interval_records=self.info.index_interval_records,
             before=self.info.before,
+            time_index_sparse=self.info.time_index_sparse,
+            # The clock may have been set back since.
+            appended_ms=min(self.appended_ms, now_ms),
+            aborted_count=self.aborted.vouched.entries,
+            aborted_crc32c=self.aborted.vouched.crc,
         )
 
 
@@ -341,7 +384,7 @@ def empty_active(
     """Return the active segment of *state*, without frames."""
     info = active_info(state, Bound(state.active_base, 0, state.active_base))
     left = bytes.fromhex(state.before)
-    return ActiveSegment(context.open_files, directory, info, format_, stores, NOT_OPENED, left)
+    return ActiveSegment(context.open_files, directory, info, format_, stores, NOT_OPENED, NOT_OPENED, left)
 
 
 def reopen_active(
@@ -362,7 +405,9 @@ def reopen_active(
     context.open_files.forget(segment.number)
     stores = open_stores(context.files, directory, end, config, format_)
     opened = opened_ms(times, context.clock)
-    active = ActiveSegment(context.open_files, directory, info, format_, stores, opened, left)
+    # When the records that are left were appended is not known: no later than now.
+    appended = context.clock.now_ms() if end.position else NOT_OPENED
+    active = ActiveSegment(context.open_files, directory, info, format_, stores, opened, appended, left)
     active.take_indexes(index, times)
     active.rewrite_indexes()
     return active
@@ -375,10 +420,19 @@ def opened_ms(times: TimeIndex, clock: Clock) -> int:
     return max(min(times.first_timestamp(), clock.now_ms()), 0)
 
 
-def mark_of(state: PartitionState, active: ActiveSegment, position: int, next_offset: int) -> Mark:
-    """Return the mark that says: *active* is synced up to *position*."""
+def mark_of(
+    state: PartitionState,
+    active: ActiveSegment,
+    position: int,
+    next_offset: int,
+    last_stable_offset: int,
+) -> Mark:
+    """Return the mark that says: *active* is synced up to *position*.
+
+    The index of aborted transactions is written first, for readers beside this process.
+    """
     flushed = active.flushed
-    return Mark(
+    mark = Mark(
         leader_epoch=state.leader_epoch,
         sequence=0,
         base=active.base,
@@ -389,7 +443,12 @@ def mark_of(state: PartitionState, active: ActiveSegment, position: int, next_of
         time_index_entries=flushed.time_entries,
         index_crc=flushed.index_crc,
         time_index_crc=flushed.time_crc,
+        appended_ms=active.appended_ms,
     )
+    if not state.transactional:
+        return mark
+    entries, crc = active.aborted.write(next_offset)
+    return mark._replace(last_stable_offset=last_stable_offset, aborted_entries=entries, aborted_crc=crc)
 
 
 def segment_ms_of(config: TopicConfig, topic_id: str, partition: int, base: int) -> int:
@@ -405,19 +464,20 @@ def segment_ms_of(config: TopicConfig, topic_id: str, partition: int, base: int)
 
 def must_seal(
     opened_ms: int,
-    newest_timestamp: int,
+    newest_ms: int,
     config: TopicConfig,
     now_ms: int,
     segment_ms: int | None = None,
 ) -> bool:
     """Return whether an active segment with records must be sealed for policies to take hold of it.
 
-    Without this the records of a topic that gets no more appends would never age out. *segment_ms* is
-    how long this one may be active, as long as the settings say if it is None.
+    Without this the records of a topic that gets no more appends would never age out. *newest_ms* is when
+    its newest record began to age, *segment_ms* how long this one may be active, as long as the settings say
+    if it is None.
     """
     if now_ms - opened_ms >= (config.segment_ms if segment_ms is None else segment_ms):
         return True
-    newest = newest_timestamp if newest_timestamp != NO_TIMESTAMP else opened_ms
+    newest = newest_ms if newest_ms != NO_TIMESTAMP else opened_ms
     if "delete" in config.cleanup_policy and 0 <= config.retention_ms < now_ms - newest:
         return True
     return "compact" in config.cleanup_policy and now_ms - opened_ms > config.max_compaction_lag_ms

@@ -196,6 +196,12 @@ class OpenFiles:
         finally:
             self._lock.release()
 
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of all files that are mapped now."""
+        with self._lock:
+            return sum(len(opened) for opened in self._open.values() if isinstance(opened, memoryview))
+
     def __len__(self) -> int:
         return len(self._open)
 

@@ -15,8 +15,8 @@ from cordwood.storage.log.active_segment import ActiveSegment, LogContext
 from cordwood.storage.log.append_meter import AppendMeter
 from cordwood.storage.log.group_commit import GroupCommit
 from cordwood.storage.log.mark_writer import ActiveEnd, MarkKeeper
-from cordwood.storage.log.producer_saving import ProducerKeeper
-from cordwood.storage.log.reading import LogReader, View
+from cordwood.storage.log.producers import ProducerKeeper
+from cordwood.storage.log.reading import LogReader, Standing, View, VisibilityHold
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.state import Epoch, PartitionState
 from cordwood.telemetry import GROUP_COMMIT_RECORDS, SEGMENTS, SYNC_SECONDS
@@ -65,10 +65,10 @@ class LogCore(ABC):
         self.grown = Condition(self.view_lock)
         #: How many threads wait for ``grown``.
         self.followers = 0
-        #: The current view of readers.
-        self.view = View(
-            state, (*sealed, active), active.store.end, active.next_offset, config.stored_bytes_max
-        )
+        #: The log as it is, also for readers unless it is held back, and the offsets that a client is told.
+        end, rechecks = (active.store.end, active.next_offset), config.verify == "every"
+        self.set_view(View(state, (*sealed, active), *end, config.stored_bytes_max, rechecks))
+        self._held_back: tuple[VisibilityHold, View] | None = None
         #: Odd while the files of segments are being replaced.
         self.swaps = 0
         self.syncs = GroupCommit(active.next_offset)
@@ -83,6 +83,8 @@ class LogCore(ABC):
         self.used_ns = context.clock.monotonic_ns()
         # The largest timestamp may be a producer's; it was assigned here only if all of them are.
         self.last_assigned_ms = active.times.largest if self._log_append_time else NO_TIMESTAMP
+        #: Only in a topic that stores microseconds; the index by time has milliseconds.
+        self.last_assigned_us = self.last_assigned_ms * 1000 + 999
         self.keeper = MarkKeeper(mark, active.store.end, context.clock.monotonic_ns())
         self.meter = AppendMeter(context.telemetry)
         self.known_producers = ProducerKeeper(
@@ -102,8 +104,17 @@ class LogCore(ABC):
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._keyed = "compact" in config.cleanup_policy
+        self._ordered = config.timestamp_order != "any"
+        self._microseconds = config.timestamp_precision == "us" and self.format.holds.microseconds
 
     # --- where the log stands ---------------------------------------------------------------------
+
+    @property
+    def shown(self) -> View:
+        """The view of readers: ``view``, or an earlier one while `hold_back` is in force."""
+        # The view first: one that was taken before the hold began has nothing of what it keeps back.
+        view, held = self.view, self._held_back
+        return view if held is None or held[0].ended else held[1]
 
     @property
     def state(self) -> PartitionState:
@@ -133,7 +144,19 @@ class LogCore(ABC):
     @property
     def high_watermark(self) -> int:
         """The first offset that consumers may not read."""
-        return self.view.high_watermark
+        return self.shown.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it."""
+        return self.shown.last_stable_offset
+
+    @property
+    def standing(self) -> Standing:
+        """The offsets that a client is told, of one moment: those of ``shown``."""
+        # In this order for the reason that `shown` has.
+        standing, held = self._standing, self._held_back
+        return standing if held is None or held[0].ended else held[1].standing
 
     @property
     def unsynced_records(self) -> int:
@@ -168,7 +191,11 @@ class LogCore(ABC):
 
     def size(self) -> int:
         """Return the bytes of all segments."""
-        return sum(segment.info.size for segment in self.view.segments[:-1]) + self.end.position
+        return sum(self.segment_sizes())
+
+    def segment_sizes(self) -> list[int]:
+        """Return the bytes of each segment, oldest first. Touches no file."""
+        return [*(info.size for info in self.state.sealed), self.end.position]
 
     def check_invariants(self) -> None:
         """Check that the parts of the log agree. Takes constant time; with ``lock`` held.
@@ -190,24 +217,56 @@ class LogCore(ABC):
 
     # --- publishing -------------------------------------------------------------------------------
 
+    def set_view(self, view: View) -> None:
+        """Replace the view of readers. With ``view_lock`` held, or before anyone reads."""
+        self.view: View = view
+        # Kept, because an idle fetch asks for it for each of its partitions.
+        self._standing = view.standing
+
     def show(self, end: ActiveEnd) -> None:
         """Let readers see everything before *end*. The high watermark never moves back."""
         with self.view_lock:
             view = self.view
             if end.next_offset > view.high_watermark:
                 assert end.segment is view.segments[-1], "the end of a segment that is not the active one"
-                self.view = View(
-                    view.state, view.segments, end.position, end.next_offset, view.frame_size_max
-                )
+                size_max, rechecks = view.frame_size_max, view.rechecks
+                place, open_from = (end.position, end.next_offset), self.known_producers.open.open_from
+                self.set_view(View(view.state, view.segments, *place, size_max, rechecks, open_from))
                 if self.followers:
                     self.grown.notify_all()
+                self.context.growth.tell(view.state.topic, view.state.partition)
                 self.note_for_chain()
+
+    def show_ended(self) -> None:
+        """Let readers see what the end of a transaction makes visible to them."""
+        with self.view_lock:
+            self.set_view(self.view._replace(open_from=self.known_producers.open.open_from))
+            if self.followers:
+                self.grown.notify_all()
+            self.context.growth.tell(self.view.state.topic, self.view.state.partition)
+
+    def hold_back(self, hold: VisibilityHold) -> None:
+        """Keep what is appended from now on from readers until *hold* ends. With ``lock`` held until then.
+
+        Their view stays readable meanwhile: without the lock nobody removes or replaces a segment.
+        """
+        with self.view_lock:
+            self._held_back = (hold, self.view)
+
+    def show_held_back(self) -> None:
+        """Wake those who wait for what a hold, which has ended, kept from readers."""
+        held = self._held_back
+        assert held is None or held[0].ended, "readers are woken before they can see anything"
+        self._held_back = None
+        self.wake_followers()
+        self.note_for_chain()
 
     def publish(self, state: PartitionState, segments: tuple[Segment, ...] | None = None) -> None:
         """Let readers see *state*, which is committed, and the *segments* it names; None if they stay."""
         with self.view_lock:
             view = self.view
-            self.view = view._replace(state=state, segments=view.segments if segments is None else segments)
+            segments = view.segments if segments is None else segments
+            self.set_view(view._replace(state=state, segments=segments))
 
     def switch_to(self, active: ActiveSegment, state: PartitionState, sealed: tuple[Segment, ...]) -> None:
         """Append to *active* from now on, and show all of it. It and all segments before it must be durable.
@@ -218,14 +277,19 @@ class LogCore(ABC):
         assert len(sealed) == len(state.sealed), "other sealed segments than the state names"
         self.active = active
         self.end = end = end_of(active)
-        self.view = self.view._replace(
-            state=state,
-            segments=(*sealed, active),
-            position=end.position,
-            high_watermark=end.next_offset,
+        self.set_view(
+            self.view._replace(
+                state=state,
+                segments=(*sealed, active),
+                position=end.position,
+                high_watermark=end.next_offset,
+                open_from=self.known_producers.open.open_from,
+            )
         )
         self.syncs.synced_offset = end.next_offset
         self.wake_followers()
+        # Segments that were adopted or written at once come into view here, without an append.
+        self.note_for_chain()
         try:
             self.move_mark(end, sync=True)
         except OSError as error:
@@ -235,10 +299,15 @@ class LogCore(ABC):
     def note_for_chain(self) -> None:
         """Record that the chain of this log, if it has one, is behind."""
 
+    @abstractmethod
+    def note_for_hashing(self) -> None:
+        """Record that a segment of this log was sealed or rewritten, and has no SHA-256 yet."""
+
     def wake_followers(self) -> None:
-        """Wake the threads that wait for records."""
+        """Wake the threads that wait for records, and tell the watcher of the directory."""
         with self.grown:
             self.grown.notify_all()
+        self.context.growth.tell(self.state.topic, self.state.partition)
 
     # --- syncing ----------------------------------------------------------------------------------
 
@@ -289,7 +358,10 @@ class LogCore(ABC):
 
     def move_mark(self, end: ActiveEnd, *, sync: bool = False) -> None:
         """Write in the mark that everything up to *end* is synced, which it must be."""
-        self.keeper.move(self.state, end, self.context.clock.monotonic_ns(), sync=sync)
+        state, stable_offset = self.view.state, end.next_offset
+        if state.transactional:
+            stable_offset = self.known_producers.open.stable_below(stable_offset)
+        self.keeper.move(state, end, stable_offset, self.context.clock.monotonic_ns(), sync=sync)
 
     # --- failing ----------------------------------------------------------------------------------
 

@@ -31,7 +31,9 @@ class MarkKeeper:
         self._mark = mark
         self._synced = (position, now_ns)
 
-    def move(self, state: PartitionState, end: ActiveEnd, now_ns: int, *, sync: bool) -> None:
+    def move(
+        self, state: PartitionState, end: ActiveEnd, last_stable_offset: int, now_ns: int, *, sync: bool
+    ) -> None:
         """Write that everything up to *end* is synced, which it must be. Durable with *sync*, or when due.
 
         Raises:
@@ -43,8 +45,10 @@ class MarkKeeper:
         try:
             if sync:
                 end.segment.sync_indexes(end.index_entries, end.time_entries)
-            self._mark.write(mark_of(state, end.segment, end.position, end.next_offset))
+            mark = mark_of(state, end.segment, end.position, end.next_offset, last_stable_offset)
+            self._mark.write(mark)
             if sync:
+                end.segment.aborted.sync(mark.aborted_entries)
                 self._mark.sync()
                 self._synced = (end.position, now_ns)
         except OSError as error:

@@ -12,12 +12,13 @@ from typing import Protocol
 
 from cordwood.config import TopicConfig
 from cordwood.errors import LogFailed
-from cordwood.formats import Format, ReceivedFrame, Row
+from cordwood.formats import Format, Marker, ReceivedFrame, Row
+from cordwood.index import AbortedEntry
 from cordwood.records import Header
-from cordwood.storage.log.appending import Appended
+from cordwood.storage.log.appending import Admit, Appended
 from cordwood.storage.log.changes import TruncationReport
-from cordwood.storage.log.producers import KnownProducer
-from cordwood.storage.log.reading import Fetched
+from cordwood.storage.log.producers import KnownProducer, OpenTransaction
+from cordwood.storage.log.reading import Fetched, Standing, VisibilityHold
 from cordwood.storage.log.spooling import Spool
 from cordwood.storage.log.state import Epoch
 
@@ -45,8 +46,17 @@ class Partition(Protocol):
     def high_watermark(self) -> int:
         """The first offset that consumers may not read."""
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
-        """Return whole frames from the one that holds *offset* on; see `View.read`."""
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it."""
+
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
+        """Return whole frames from the one that holds *offset* on; see `View.read` and `read_committed`."""
+
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that may have records in [start, stop), by their markers."""
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
@@ -54,7 +64,7 @@ class Partition(Protocol):
     def newest(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record with the largest timestamp."""
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait until the high watermark is above *offset*, and return it; see `PartitionLog.wait_beyond`."""
 
     def size(self) -> int:
@@ -64,8 +74,15 @@ class Partition(Protocol):
 class ServedPartition(Partition, Protocol):
     """A partition of a directory that this process writes. It may never have had a record."""
 
+    @property
+    def standing(self) -> Standing:
+        """The offsets that a client is told, of one moment."""
+
     def producers(self) -> list[KnownProducer]:
         """Return what is known of each idempotent producer; see `PartitionLog.producers`."""
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that have not ended, by their first offsets."""
 
     def advance_log_start(self, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return. Moving it back is a no-op."""
@@ -124,8 +141,13 @@ class WritablePartition(ServedPartition, Protocol):
     def append(self, rows: Iterable[Row], expected_offset: int | None = None) -> Appended:
         """Append rows, all or none. Written, not durable."""
 
-    def append_received(self, frame: ReceivedFrame) -> Appended:
+    def append_received(
+        self, frame: ReceivedFrame, *, promised: bool = False, admit: Admit | None = None
+    ) -> Appended:
         """Append a batch that a client encoded, unless it is stored already. Written, not durable."""
+
+    def append_marker(self, marker: Marker) -> Appended:
+        """Append the end of a producer's transaction. Written, not durable."""
 
     def append_stream(
         self,
@@ -142,6 +164,12 @@ class WritablePartition(ServedPartition, Protocol):
 
     def held(self) -> AbstractContextManager[None]:
         """Keep appends of other threads out, so that offsets are known in advance."""
+
+    def hold_back(self, hold: VisibilityHold) -> None:
+        """Keep what is appended from now on from readers until *hold* ends. Call it within `held`."""
+
+    def show_held_back(self) -> None:
+        """Wake those who wait for what a hold, which has ended, kept from readers. Within `held`."""
 
     def commit(self, offset: int | None = None) -> None:
         """Return once everything below *offset* (None: everything appended) is durable."""

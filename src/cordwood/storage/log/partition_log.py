@@ -9,11 +9,14 @@ import msgspec
 
 from cordwood.config import TopicConfig
 from cordwood.disk import parent, remove_tree
+from cordwood.errors import RecordRefused
+from cordwood.index import AbortedEntry
 from cordwood.storage.log.appending import Appended, AppendingLog
 from cordwood.storage.log.changes import Adopt, AdvanceLogStart, NoteSealed, Swap, Truncate, TruncationReport
-from cordwood.storage.log.producers import KnownProducer
+from cordwood.storage.log.producers import KnownProducer, OpenTransaction, aborted_within, read_committed
 from cordwood.storage.log.reading import Fetched, View, checked_sha256
 from cordwood.storage.log.segment import Segment
+from cordwood.storage.log.spooling import Pace, no_pace
 from cordwood.storage.log.state import SealedInfo, state_path
 from cordwood.telemetry import SEGMENTS
 
@@ -33,17 +36,25 @@ class PartitionLog(AppendingLog):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return whole frames from the one that holds *offset* on, below the high watermark.
 
         About *max_bytes* of them, across segments; the first one is returned whole however large it is. At
         an offset that compaction removed, reading begins at the next frame. Little is read beyond *stop*.
+        With *committed* frames end at the last stable offset; see `read_committed`.
 
         Raises:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
             CorruptRange: If the frame there is damaged.
         """
-        return self.reader.with_view(lambda view: view.read(offset, max_bytes, self.end.next_offset, stop))
+        read = read_committed if committed else View.read
+        return self.reader.with_view(lambda view: read(view, offset, max_bytes, self.end.next_offset, stop))
+
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that may have records in [start, stop); see `aborted_within`."""
+        return self.reader.with_view(lambda view: aborted_within(view, start, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
@@ -57,15 +68,17 @@ class PartitionLog(AppendingLog):
         """Return the result of *call* on the view; it is called again if the view was replaced meanwhile."""
         return self.reader.with_view(call)
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait until there is a record at or after *offset* to read, and return the high watermark.
+
+        With *committed* until the last stable offset is above *offset*, and return that.
 
         Raises:
             OffsetOutOfRange: If the log ends before *offset*, or is truncated to end there meanwhile.
             LogClosed: If the log is closed meanwhile.
             LogFailed: If it fails meanwhile.
         """
-        return self.reader.wait_beyond(offset)
+        return self.reader.wait_beyond(offset, committed=committed)
 
     # --- changing the set of segments -------------------------------------------------------------
 
@@ -74,7 +87,15 @@ class PartitionLog(AppendingLog):
 
         Only where a frame is a batch. The file must be synced, and used by no other thread. Its frames are
         numbered in place, whatever offsets they had before. Raises as `append` does.
+
+        Raises:
+            RecordRefused: If the topic orders timestamps, which a file that is renamed cannot be held to.
         """
+        if self._ordered:
+            raise RecordRefused(
+                f"{path} cannot become a segment of a topic with "
+                f"cordwood.timestamp.order={self.config.timestamp_order}"
+            )
         with self.lock:
             slot = self._begin(None)
             if self.active.store.end:
@@ -151,7 +172,8 @@ class PartitionLog(AppendingLog):
                 # The records that are there get leaves now, and not only with the next append.
                 self.note_for_chain()
             with self.view_lock:
-                self.view = self.view._replace(frame_size_max=config.stored_bytes_max)
+                size_max, rechecks = config.stored_bytes_max, config.verify == "every"
+                self.set_view(self.view._replace(frame_size_max=size_max, rechecks=rechecks))
             self.check_invariants()
 
     # --- producers --------------------------------------------------------------------------------
@@ -159,7 +181,8 @@ class PartitionLog(AppendingLog):
     def last_batches(self) -> frozenset[int]:
         """Return the base offset of the newest batch of each idempotent producer that is known.
 
-        The result is empty in a format whose frames do not name their producer.
+        If it has no batch of its epoch, that of its newest marker, which has the epoch. The result is empty
+        in a format whose frames do not name their producer.
 
         Raises:
             StorageError: If the log cannot be read now.
@@ -169,7 +192,9 @@ class PartitionLog(AppendingLog):
             if not self.format.holds.stamps:
                 return frozenset()
             known = self.known_producers.learn(self.context.clock.now_ms()).known()
-            return frozenset(producer.batches[-1].base_offset for producer in known)
+            return frozenset(
+                each.batches[-1].base_offset if each.batches else each.marker_offset for each in known
+            )
 
     def producers(self) -> list[KnownProducer]:
         """Return the idempotent producers that have not expired.
@@ -182,35 +207,73 @@ class PartitionLog(AppendingLog):
             now_ms = self.context.clock.now_ms()
             return self.known_producers.learn(now_ms).heard_of(now_ms - self.context.producer_expiration_ms())
 
+    def learn_transactions(self) -> None:
+        """Learn the open and aborted transactions of a log that was just opened, if it has had any.
+
+        Raises:
+            StorageError: If the log cannot be read now.
+        """
+        if self.state.transactional:
+            with self.lock:
+                self.known_producers.learn(self.context.clock.now_ms())
+                self.show_ended()
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that have not ended, by their first offsets.
+
+        Raises:
+            StorageError: If the log cannot be read now.
+        """
+        if not self.state.transactional:
+            return []
+        with self.lock:
+            self.check()
+            return self.known_producers.learn(self.context.clock.now_ms()).open_transactions()
+
     # --- hashing sealed segments ------------------------------------------------------------------
 
-    def hash_sealed(self) -> int:
-        """Note the SHA-256 of sealed segments that have none yet; return how many.
+    def hash_sealed(self, pace: Pace = no_pace) -> int:
+        """Record the SHA-256 of sealed segments that have none yet; return how many. Durable on return.
 
-        Reads and checks whole segments, so call it from a background thread; appends wait only while the
-        results are noted. A damaged segment gets no hash: it would vouch for the damage.
+        Reads and checks whole segments, so call it from a background thread; *pace* is called with the number
+        of bytes after each read. Appends wait only while a result is recorded. A damaged segment gets no
+        hash: it would vouch for the damage.
+
+        Raises:
+            LogClosed: If the log was closed, or by *pace*. Hashes that were recorded stay.
+            DiskFull: If a hash could not be recorded. Nothing else has changed.
         """
-        self.check()
-        view, digests = self.view, {}
-        for at, segment in enumerate(view.segments[:-1]):
-            if segment.info.sha256 is None:
-                digest = checked_sha256(segment, view.bounds(at))
-                if digest is not None:
-                    digests[segment.base] = digest
-        if not digests:
-            return 0
+        with self.maintaining:
+            self.check()
+            self.context.unhashed.discard(self)
+            view, hashed = self.view, 0
+            for at, segment in enumerate(view.segments[:-1]):
+                if segment.info.sha256 is None:
+                    digest = checked_sha256(segment, view.bounds(at), self._paced(pace))
+                    hashed += digest is not None and self._note_digest(segment, digest)
+        return hashed
+
+    def _paced(self, pace: Pace) -> Pace:
+        """Return *pace* for a pass over this log. It ends when the log is closed: a deletion waits for it."""
+
+        def paced(size: int) -> None:
+            self.check()
+            pace(size)
+
+        return paced
+
+    def _note_digest(self, segment: Segment, digest: str) -> bool:
+        """Record the SHA-256 of *segment*, unless its file was replaced or removed meanwhile."""
         with self.lock:
-            # A truncation or a compaction may have put another file in a segment's place meanwhile.
-            still = [segment for segment in self.view.segments if segment in view.segments]
-            digests = {s.base: digests[s.base] for s in still if s.base in digests}
-            self.note_sealed(
-                {
-                    info.base: msgspec.structs.replace(info, sha256=digests[info.base])
-                    for info in self.state.sealed
-                    if info.base in digests
-                }
-            )
-        return len(digests)
+            if segment not in self.view.segments:
+                return False
+            self.note_sealed({segment.base: msgspec.structs.replace(segment.info, sha256=digest)})
+            return True
+
+    def note_for_hashing(self) -> None:
+        """Record that a segment of this log was sealed or rewritten, and has no SHA-256 yet."""
+        if not self._closed:
+            self.context.unhashed.add(self)
 
     # --- ending -----------------------------------------------------------------------------------
 
@@ -239,6 +302,7 @@ class PartitionLog(AppendingLog):
             except OSError as error:
                 raise self.passing_or_failed(error, "closing") from error
             finally:
+                self.context.unhashed.discard(self)
                 self.active.close()
                 self.keeper.close()
                 self.context.telemetry.add(SEGMENTS, -len(self.view.segments))

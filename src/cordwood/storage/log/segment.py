@@ -16,12 +16,14 @@ from cordwood.disk import (
 )
 from cordwood.errors import CorruptRange
 from cordwood.formats import ENTRY_SIZE, Format, Sidecar
-from cordwood.index import DenseIndex, SparseIndex, TimeIndex
+from cordwood.index import ABORTED_ENTRY_SIZE, AbortedIndex, DenseIndex, SparseIndex, TimeIndex
 from cordwood.kernels import Buffer
 from cordwood.storage.log.file_cache import CheckedRanges, OpenFiles, sidecar_number
 from cordwood.storage.log.segment_source import SegmentSource, read_whole
 from cordwood.storage.log.state import SealedInfo
 
+#: The index of aborted transactions has Kafka's name.
+ABORTED_SUFFIX = "txnindex"
 #: Looks up by offset: entries of its own, or those of the sidecar.
 OffsetIndex = SparseIndex | DenseIndex
 
@@ -55,6 +57,7 @@ class Segment:
         self._index: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._sidecar_begins = False
+        self._aborted: AbortedIndex | None = None
         #: Where the sidecar is, if that cannot be told from where the store is.
         self.sidecar_at: str | None = None
 
@@ -140,12 +143,16 @@ class Segment:
 
     def new_indexes(self, entries: bytes = b"", times: bytes = b"") -> tuple[OffsetIndex, TimeIndex]:
         """Return indexes that have these entries, as this segment keeps them."""
-        if not self.has_sparse_index:
-            return DenseIndex(self.base, self._position_of, lambda: self.next_offset_now), TimeIndex(times)
         info = self.info
+        if not self.has_sparse_index:
+            blocks = max(info.index_interval_records, 1)
+            by_time = TimeIndex(
+                times, sparse=info.time_index_sparse, block_records=blocks, first_offset=info.base
+            )
+            return DenseIndex(self.base, self._position_of, lambda: self.next_offset_now), by_time
         return (
             SparseIndex(info.index_interval_bytes, entries, interval_records=info.index_interval_records),
-            TimeIndex(times),
+            TimeIndex(times, sparse=info.time_index_sparse),
         )
 
     def indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
@@ -194,6 +201,41 @@ class Segment:
     def repair_indexes(self, index: OffsetIndex, times: TimeIndex) -> None:
         """Put indexes that were built from the log where they belong. Here nothing may be written."""
 
+    # --- aborted transactions ----------------------------------------------------------------------
+
+    def aborted_index(self) -> AbortedIndex | None:
+        """Return the index of aborted transactions; None if it is missing or not as it was sealed.
+
+        Raises:
+            ResourcesExhausted: If it cannot be read for a reason that says nothing about it.
+        """
+        if self._aborted is None:
+            self._aborted = self.read_aborted(self.info.aborted_count, self.info.aborted_crc32c)
+        return self._aborted
+
+    def read_aborted(self, count: int, crc: int) -> AbortedIndex | None:
+        """Return the first *count* entries of the file, None if they do not have the checksum *crc*."""
+        if not count:
+            return AbortedIndex()
+        entries = self.aborted_entries(0, count)
+        return AbortedIndex(entries) if entries and google_crc32c.value(entries) == crc else None
+
+    def aborted_entries(self, first: int, count: int) -> bytes:
+        """Return the entries [first, count) of the file of aborted transactions; nothing if it is shorter."""
+        path = segment_path(self.directory, self.base, ABORTED_SUFFIX)
+        start, end = first * ABORTED_ENTRY_SIZE, count * ABORTED_ENTRY_SIZE
+        try:
+            with contextlib.closing(self.source.open(path)) as file:
+                return file.read_at(start, end - start) if end <= file.size() else b""
+        except OSError as error:
+            if error.errno in PASSING:
+                raise as_storage_error(error, "reading an index") from error
+            return b""
+
+    def use_aborted(self, aborted: AbortedIndex) -> None:
+        """Take *aborted*, which was built from the log, for the index from now on."""
+        self._aborted = aborted
+
 
 class SealedSegment(Segment):
     """A segment that no longer changes. All its files are read through the `SegmentSource`."""
@@ -227,6 +269,13 @@ class OwnedSegment(SealedSegment):
             with contextlib.suppress(OSError):
                 write_indexes(self, index, times)
 
+    def use_aborted(self, aborted: AbortedIndex) -> None:
+        """Write the index again if it is byte for byte what was sealed. Durable, or as before."""
+        super().use_aborted(aborted)
+        if google_crc32c.value(bytes(aborted.entries)) == self.info.aborted_crc32c:
+            with contextlib.suppress(OSError):
+                write_aborted(self, aborted)
+
 
 def sidecar_beside(path: str, sidecar: Sidecar) -> str:
     """Return where the sidecar of the store at *path* is."""
@@ -254,6 +303,12 @@ def load_vouched(segment: Segment, mark: Mark) -> tuple[OffsetIndex, TimeIndex] 
     if (google_crc32c.value(entries), google_crc32c.value(times)) != (mark.index_crc, mark.time_index_crc):
         return None
     return segment.new_indexes(entries, times)
+
+
+def write_aborted(segment: Segment, aborted: AbortedIndex) -> None:
+    """Write the index of aborted transactions, replacing what is there. Durable on return."""
+    path = segment_path(segment.directory, segment.base, ABORTED_SUFFIX)
+    write_atomically(segment.open_files.files, path, bytes(aborted.entries))
 
 
 def write_indexes(segment: Segment, index: OffsetIndex, times: TimeIndex) -> None:

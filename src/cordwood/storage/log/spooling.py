@@ -29,7 +29,7 @@ class Spool:
         self.size = size
 
     def take(self, data: Buffer) -> None:
-        """Add *data*.
+        """Add *data*, one byte an item.
 
         Raises:
             DiskFull, StorageError: If the write fails. The spool is unusable afterwards.
@@ -61,18 +61,10 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
 
     An exception of *chunks* propagates; the file is removed.
     """
-    try:
-        files.make_directories(join(data, "tmp"))
-        spooled = Spool(files, files.open(join(data, "tmp", name), "create"), 0)
-    except OSError as error:
-        raise as_storage_error(error, "spooling") from error
+    spooled = begin_spool(files, data, name)
     try:
         for chunk in chunks:
-            # Cast to bytes: a view may have wider items.
-            try:
-                data_bytes = memoryview(chunk).cast("B")
-            except TypeError:
-                raise RecordRefused(f"a chunk must be bytes, not {type(chunk).__name__}") from None
+            data_bytes = bytes_of_chunk(chunk)
             if spooled.size + len(data_bytes) > max_bytes:
                 raise StreamTooLong(max_bytes)
             spooled.take(data_bytes)
@@ -80,6 +72,31 @@ def spool(files: Files, data: str, name: str, chunks: Iterable[Buffer], max_byte
         spooled.close()
         raise
     return spooled
+
+
+def begin_spool(files: Files, data: str, name: str) -> Spool:
+    """Return an empty spool: the file *name* in ``tmp/`` of the data directory.
+
+    Raises:
+        DiskFull, StorageError: If it cannot be created.
+    """
+    try:
+        files.make_directories(join(data, "tmp"))
+        return Spool(files, files.open(join(data, "tmp", name), "create"), 0)
+    except OSError as error:
+        raise as_storage_error(error, "spooling") from error
+
+
+def bytes_of_chunk(chunk: Buffer) -> memoryview:
+    """Return the bytes of a chunk of a stream. A view may have items that are wider than a byte.
+
+    Raises:
+        RecordRefused: If it is no buffer.
+    """
+    try:
+        return memoryview(chunk).cast("B")
+    except TypeError:
+        raise RecordRefused(f"a chunk must be bytes, not {type(chunk).__name__}") from None
 
 
 def remove_spools(files: Files, data: str) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 import msgspec
 
+from cordwood.config import TopicConfig
 from cordwood.disk import Files, join, read_metadata, write_metadata
 from cordwood.errors import DirectoryRefused, MetadataDamaged
 from cordwood.index import NO_TIMESTAMP
 from cordwood.storage.meta import check_stored_number, check_stored_place
 
-LAYOUT_VERSION = 1
+#: Version 2 has segments with a sparse time index, version 3 has transactions. A partition keeps its version
+#: until it gets the first one of either.
+LAYOUT_VERSION = 3
+SPARSE_TIMES_VERSION = 2
 
 
 class SealedInfo(msgspec.Struct, frozen=True):
@@ -36,6 +41,32 @@ class SealedInfo(msgspec.Struct, frozen=True):
     index_interval_records: int = 0
     #: The carry-over of the frame before the first one, in hex; empty if frames are independent.
     before: str = ""
+    #: Whether the time index has few entries; see `TimeIndex`. Layout version 1 had one for each growth.
+    time_index_sparse: bool = False
+    #: When it took its last append, by our own clock; version 0.1.0 did not write it.
+    appended_ms: int = NO_TIMESTAMP
+    #: How many aborted transactions have their marker in it, and the checksum of their index.
+    aborted_count: int = 0
+    aborted_crc32c: int = 0
+
+    @property
+    def last_append_ms(self) -> int:
+        """A time that no record of it was appended after, by our own clock; NO_TIMESTAMP if unknown."""
+        return self.sealed_ms if self.appended_ms == NO_TIMESTAMP else self.appended_ms
+
+
+def age_from(info: SealedInfo, config: TopicConfig, max_timestamp: int | None = None) -> int:
+    """Return since when the newest record of a segment ages, NO_TIMESTAMP if that is unknown.
+
+    With ``cordwood.retention.clock=append`` that is its last append by our own clock, whatever the timestamps
+    of producers say. With ``timestamp`` it is *max_timestamp*, the segment's if None, and not later than the
+    sealing.
+    """
+    if config.retention_clock == "append":
+        return info.last_append_ms
+    largest = info.max_timestamp if max_timestamp is None else max_timestamp
+    known = [ms for ms in (largest, info.sealed_ms) if ms != NO_TIMESTAMP]
+    return min(known, default=NO_TIMESTAMP)
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -67,7 +98,7 @@ class Cut(Bound, frozen=True):
 class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `partition.json`; docs/formats/directory.md says what each field means."""
 
-    format: int = LAYOUT_VERSION
+    format: int = SPARSE_TIMES_VERSION
     topic: str
     topic_id: str
     partition: int
@@ -87,6 +118,15 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     #: As of a sealed segment, for those that are yet to be sealed and for the active one.
     index_interval_records: int = 0
     before: str = ""
+    #: As of a sealed segment, for the active one.
+    time_index_sparse: bool = False
+    #: The tenant in its records, in formats that store one: the org of the topic, or 0 in partitions that
+    #: were created when records of every org had 0.
+    tenant: int = 0
+    #: The bases of segments that the last change of the log start removed, whose files may still be there.
+    removing: tuple[int, ...] = ()
+    #: Whether it has, or ever had, records of transactions.
+    transactional: bool = False
 
     def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
@@ -108,6 +148,7 @@ def new_state(
     index_interval_bytes: int,
     record_format: str = "batch",
     index_interval_records: int = 0,
+    tenant: int = 0,
 ) -> PartitionState:
     """Return the state of a partition without records whose first offset will be *initial_offset*."""
     return PartitionState(
@@ -121,6 +162,8 @@ def new_state(
         epochs=(Epoch(0, initial_offset),),
         epoch_start=Bound(initial_offset, 0, initial_offset),
         active_base=initial_offset,
+        time_index_sparse=True,
+        tenant=tenant,
     )
 
 
@@ -134,6 +177,7 @@ def active_info(state: PartitionState, end: Bound) -> SealedInfo:
         generation=state.active_generation,
         index_interval_records=state.index_interval_records,
         before=state.before,
+        time_index_sparse=state.time_index_sparse,
     )
 
 
@@ -144,10 +188,12 @@ def sealed_state(state: PartitionState, info: SealedInfo, left: bytes = b"") -> 
     """
     return msgspec.structs.replace(
         state,
+        format=max(state.format, SPARSE_TIMES_VERSION),
         sealed=(*state.sealed, info),
         active_base=info.next_offset,
         active_generation=0,
         before=left.hex(),
+        time_index_sparse=True,
     )
 
 
@@ -155,7 +201,17 @@ def swapped_state(state: PartitionState, info: SealedInfo) -> PartitionState:
     """Return the state that commits a swap: *info* takes the place of the segments whose offsets it has."""
     before = tuple(s for s in state.sealed if s.next_offset <= info.base)
     after = tuple(s for s in state.sealed if s.base >= info.next_offset)
-    return msgspec.structs.replace(state, sealed=(*before, info, *after), swapping=info.base)
+    return msgspec.structs.replace(
+        state,
+        format=max(state.format, SPARSE_TIMES_VERSION),
+        sealed=(*before, info, *after),
+        swapping=info.base,
+    )
+
+
+def transactional_state(state: PartitionState) -> PartitionState:
+    """Return the state of a partition that is about to get its first record of a transaction."""
+    return msgspec.structs.replace(state, format=LAYOUT_VERSION, transactional=True)
 
 
 def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
@@ -176,15 +232,23 @@ def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
         truncating=cut,
         active_generation=generation,
         before=state.before if sealed is None else sealed.before,
+        time_index_sparse=state.time_index_sparse if sealed is None else sealed.time_index_sparse,
     )
 
 
-def advanced_state(state: PartitionState, log_start_offset: int) -> PartitionState:
-    """Return the state after the log start moved; segments with nothing left to read are not in it."""
+def advanced_state(
+    state: PartitionState, log_start_offset: int, unremoved: Iterable[int] = ()
+) -> PartitionState:
+    """Return the state after the log start moved; segments with nothing left to read are not in it.
+
+    *unremoved* are the bases of segments that left the state before and whose files are still there.
+    """
+    going = (s.base for s in state.sealed if s.next_offset <= log_start_offset)
     return msgspec.structs.replace(
         state,
         log_start_offset=log_start_offset,
         sealed=tuple(s for s in state.sealed if s.next_offset > log_start_offset),
+        removing=(*unremoved, *going),
     )
 
 
@@ -215,6 +279,8 @@ def _check_names(path: str, state: PartitionState) -> None:
         check_stored_number(path, "next offset", bound.next_offset)
     check_stored_number(path, "base offset", state.active_base)
     check_stored_number(path, "base offset", state.swapping or 0)
+    for base in state.removing:
+        check_stored_number(path, "base offset", base)
 
 
 def read_state(files: Files, directory: str) -> PartitionState:

@@ -6,9 +6,10 @@ from cordwood.storage.maintenance.compactor import (
     CompactionReport,
     as_storage_errors,
     rewrite_input,
+    settled_view,
     swap_prepared,
 )
-from cordwood.storage.maintenance.retention import Expiry, lapse_reason
+from cordwood.storage.maintenance.retention import Expiry, by_age_only, lapse_reason
 from cordwood.storage.maintenance.rewriting import (
     OffsetRanges,
     RewriteInput,
@@ -30,9 +31,11 @@ from cordwood.storage.maintenance.run import (
     follow,
     maintain_partition,
     merged,
+    note_unknown_ages,
     plan_partition,
     unknown_groups,
 )
+from cordwood.storage.maintenance.transactions import compactable
 
 __all__ = [
     "NOTHING_RECLAIMED",
@@ -49,7 +52,9 @@ __all__ = [
     "Rewritten",
     "Superseding",
     "as_storage_errors",
+    "by_age_only",
     "checkpoint_path",
+    "compactable",
     "expire_evidence",
     "expire_partition",
     "follow",
@@ -57,12 +62,14 @@ __all__ = [
     "lapse_reason",
     "maintain_partition",
     "merged",
+    "note_unknown_ages",
     "plan_compaction",
     "plan_partition",
     "read_checkpoint",
     "rewrite",
     "rewrite_input",
     "rewrite_whole",
+    "settled_view",
     "swap_prepared",
     "unknown_groups",
     "write_checkpoint",

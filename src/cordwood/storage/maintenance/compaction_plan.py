@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cordwood.config import TopicConfig
 from cordwood.index import NO_TIMESTAMP
-from cordwood.storage.log import SealedInfo
+from cordwood.storage.log import SealedInfo, age_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,10 @@ def plan_compaction(
     """
     taking_part = []
     for info in sealed:
-        if config.min_compaction_lag_ms and now_ms - newest_ms(info) < config.min_compaction_lag_ms:
-            break
+        if config.min_compaction_lag_ms:
+            newest = age_from(info, config)
+            if newest == NO_TIMESTAMP or now_ms - newest < config.min_compaction_lag_ms:
+                break
         taking_part.append(info)
     if not taking_part:
         return None
@@ -105,9 +107,3 @@ def is_tombstone_due(info: SealedInfo, config: TopicConfig, now_ms: int) -> bool
     """Return whether tombstones of a segment have had nothing to delete for ``delete.retention.ms``."""
     since = info.tombstones_since_ms
     return since != NO_TIMESTAMP and now_ms - since >= config.delete_retention_ms
-
-
-def newest_ms(info: SealedInfo) -> int:
-    """Return the time of a segment's newest record, as far as known; at most its sealing time."""
-    known = [ms for ms in (info.max_timestamp, info.sealed_ms) if ms != NO_TIMESTAMP]
-    return min(known, default=NO_TIMESTAMP)

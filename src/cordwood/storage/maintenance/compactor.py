@@ -18,7 +18,7 @@ import msgspec
 from cordwood.disk import DISK_FULL, Files, as_storage_error
 from cordwood.errors import DiskFull
 from cordwood.kernels import KeyMap, Want
-from cordwood.storage.chain import Chains
+from cordwood.storage.chain import Chains, keeps_evidence
 from cordwood.storage.log import (
     LogContext,
     OwnedSegment,
@@ -26,6 +26,7 @@ from cordwood.storage.log import (
     PartitionLog,
     Segment,
     View,
+    aborted_within,
     no_pace,
     segments_directory,
 )
@@ -33,6 +34,12 @@ from cordwood.storage.log.changes import discard_prepared, swap_path
 from cordwood.storage.maintenance.checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.maintenance.compaction_plan import CompactionPlan, group_segments, plan_compaction
 from cordwood.storage.maintenance.rewriting import OffsetRanges, RewriteInput, Rewritten, numbers_in, rewrite
+from cordwood.storage.maintenance.transactions import (
+    FollowedTransactions,
+    aborted_rows,
+    compactable,
+    rows_between,
+)
 from cordwood.telemetry import (
     BYTES_RECLAIMED,
     COMPACTION_DROPPED_RECORDS,
@@ -117,11 +124,11 @@ def compact_partition(
 ) -> CompactionReport | None:
     """Compact *log* as its settings require and return a report; None if nothing was due.
 
-    Only segments that end at or before *up_to* are compacted. With *chains*, the log's chain gets a statement
-    before each swap, and frames whose records cannot be kept as evidence stay as they are; without
-    *evidence*, those are rewritten as well, and records compacted before are looked at again. *map_bytes*
-    limits the memory for keys, *secret* makes their hashes unpredictable. One
-    caller at a time.
+    Only segments that end at or before *up_to* and the last stable offset are compacted. With *chains*, the
+    log's chain gets a statement before each swap, and frames whose records cannot be kept as evidence stay as
+    they are; without *evidence*, those are rewritten as well, and records compacted before are looked at
+    again. *map_bytes* limits the memory for keys, *secret* makes their hashes unpredictable. One caller at a
+    time.
 
     Raises:
         CorruptRange: If a segment is damaged: its keys are unknown.
@@ -129,11 +136,9 @@ def compact_partition(
     """
     total: CompactionReport | None = None
     while True:
-        now_ms, view = around.clock.now_ms(), log.view
+        now_ms, view = around.clock.now_ms(), settled_view(log)
         checkpoint = read_checkpoint(around.files, log.directory, view.state, around.telemetry)
-        infos = [segment.info for segment in view.segments[:-1]]
-        if up_to is not None:
-            infos = [info for info in infos if info.next_offset <= up_to]
+        infos = compactable(view, up_to)
         cleaned = checkpoint.last_cleaned_offset if evidence or total is not None else 0
         plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force or not evidence)
         if plan is None:
@@ -144,6 +149,9 @@ def compact_partition(
             plan = replace(plan, dirty_from=plan.segments[0].base)
         rewritable = None if chains is None or not evidence else chains.rewritable(log)
         work = rewrite_input(around, log, view, plan, now_ms, pace, rewritable=rewritable, evidence=evidence)
+        if view.state.transactional and (chains is None or not keeps_evidence(view.state.topic)):
+            # With evidence every marker stays: it proves that the records which were dropped were aborted.
+            work = replace(work, transactions=FollowedTransactions())
         done = _CompactionPass(around, log, chains, view, plan, work).run(map_bytes, secret)
         total = done if total is None else total.plus(done)
         try:
@@ -212,11 +220,13 @@ class _CompactionPass:
                 offsets = numbers_in(columns.offset)
                 # Compacted records need no place in the map: they supersede nothing. Records of frames that
                 # must stay whole supersede nothing either: after a truncation, nothing would show them.
+                aborted = aborted_rows(window.table, self._work.aborted_ranges)
                 for first, after in self._work.movable(max(info.base, plan.dirty_from), info.next_offset):
-                    start, stop = bisect_left(offsets, first), bisect_left(offsets, after)
-                    noted = keys.note(columns.key, columns.offset, stop, start)
-                    if noted < stop:
-                        return keys, offsets[noted]
+                    rows = bisect_left(offsets, first), bisect_left(offsets, after)
+                    for start, stop in rows_between(*rows, aborted):
+                        noted = keys.note(columns.key, columns.offset, stop, start)
+                        if noted < stop:
+                            return keys, offsets[noted]
         return keys, plan.end
 
     def _rewrite(self, work: RewriteInput, old: tuple[Segment, ...], keys: KeyMap) -> Rewritten:
@@ -238,6 +248,17 @@ def as_storage_errors(files: Files, directory: str) -> Iterator[None]:
         if error.errno in DISK_FULL:
             raise DiskFull(f"{directory}: no space left while compacting") from error
         raise as_storage_error(error, "compacting") from error
+
+
+def settled_view(log: PartitionLog) -> View:
+    """Return the view of a log; the markers below its last stable offset are synced.
+
+    A transaction whose marker a power cut loses would be open again, without its records.
+    """
+    view = log.view
+    if view.state.transactional:
+        log.commit()
+    return view
 
 
 def rewrite_input(
@@ -269,6 +290,7 @@ def rewrite_input(
         pace,
         rewritable,
         evidence,
+        aborted=aborted_within(view, view.state.log_start_offset, plan.end),
     )
 
 
@@ -288,7 +310,7 @@ def swap_prepared(
     """
     infos = tuple(segment.info for segment in old)
     if found.info is None:
-        since = work.tombstones_since(infos, has_tombstones=found.has_tombstones)
+        since = work.tombstones_since(infos, found)
         if since != infos[0].tombstones_since_ms:
             log.note_sealed({infos[0].base: msgspec.structs.replace(infos[0], tombstones_since_ms=since)})
         return True

@@ -1,15 +1,16 @@
 """Rewrite sealed segments without the dropped records. The same input always gives the same bytes.
 
-The caller decides which records are dropped: those with a later record of the same key, and old tombstones.
-Frames that lose no record are copied unchanged.
+The caller decides which records are dropped: those with a later record of the same key, old tombstones, and
+those of aborted transactions. Frames that lose no record are copied unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import google_crc32c
@@ -18,10 +19,13 @@ import msgspec
 from cordwood.config import TopicConfig
 from cordwood.disk import File, Files, write_all
 from cordwood.errors import CorruptRange, StorageError
-from cordwood.formats import Format, Sidecar
-from cordwood.index import NO_TIMESTAMP
+from cordwood.formats import Format, FrameTable, Sidecar
+from cordwood.index import NO_TIMESTAMP, AbortedIndex
 from cordwood.kernels import INT64_MAX, BinaryBuffers, Buffer, Want
 from cordwood.storage.log import (
+    ABORTED_SUFFIX,
+    AbortedEntry,
+    AbortedRanges,
     OpenFiles,
     Pace,
     PartitionState,
@@ -34,6 +38,7 @@ from cordwood.storage.log import (
     walk,
 )
 from cordwood.storage.maintenance.compaction_plan import is_tombstone_due
+from cordwood.storage.maintenance.transactions import FollowedTransactions, MarkerUse, aborted_rows
 
 WINDOW_BYTES = 1 << 20
 
@@ -63,6 +68,9 @@ class RewriteInput:
     the records of rewritten frames are kept as lists beside the chain. ``held_keys`` collects the keys of
     superseded records that stay because a segment ends with them: their tombstones must stay too. None means
     that segments are not rewritten in order, so that no tombstone may go in a format with such records.
+
+    ``aborted`` are the aborted transactions with records or markers in the segments. ``transactions`` follows
+    the frames of all segments in their order; None means that every marker stays.
     """
 
     files: Files
@@ -78,6 +86,13 @@ class RewriteInput:
     rewritable: OffsetRanges | None = None
     evidence: bool = True
     held_keys: set[bytes] | None = field(default_factory=set)
+    aborted: Sequence[AbortedEntry] = ()
+    transactions: FollowedTransactions | None = None
+
+    @cached_property
+    def aborted_ranges(self) -> AbortedRanges | None:
+        """The offsets of the aborted transactions, None if there are none."""
+        return AbortedRanges(self.aborted) if self.aborted else None
 
     def windows(self, segment: Segment) -> Iterator[Window]:
         """Yield the frames of a segment.
@@ -115,21 +130,31 @@ class RewriteInput:
         start = self.state.log_start_offset
         return next((after for first, after in self.rewritable if first <= start < after), start)
 
-    def tombstones_since(self, infos: tuple[SealedInfo, ...], *, has_tombstones: bool) -> int:
-        """Return since when tombstones have nothing to delete: now, if all earlier keys are known."""
-        if not has_tombstones or infos[-1].next_offset > self.end:
+    def tombstones_since(self, infos: tuple[SealedInfo, ...], found: Rewritten | _Output) -> int:
+        """Return since when tombstones and markers wait for removal: now, if all earlier keys are known.
+
+        Also now if a marker was freed: it waits as long as any, whatever has waited before in its segment.
+        """
+        if not found.has_tombstones or infos[-1].next_offset > self.end:
             return NO_TIMESTAMP
+        if found.has_freed:
+            return self.now_ms
         known = [info.tombstones_since_ms for info in infos]
         return known[0] if len(known) == 1 and known[0] != NO_TIMESTAMP else self.now_ms
 
 
 class Rewritten(NamedTuple):
-    """The result of rewriting segments; ``info`` is None if their bytes did not change."""
+    """The result of rewriting segments; ``info`` is None if their bytes did not change.
+
+    ``has_tombstones`` says that tombstones, or markers of transactions without frames, wait for removal, and
+    ``has_freed`` that one of these markers was needed until now.
+    """
 
     info: SealedInfo | None
     records_dropped: int
     tombstones_dropped: int
     has_tombstones: bool
+    has_freed: bool = False
 
 
 def rewrite(work: RewriteInput, old: tuple[Segment, ...], keys: Superseding, target: NewName) -> Rewritten:
@@ -153,7 +178,7 @@ def rewrite(work: RewriteInput, old: tuple[Segment, ...], keys: Superseding, tar
             file.sync()
     if unchanged:
         work.files.unlink(path)
-        return Rewritten(None, 0, 0, output.has_tombstones)
+        return Rewritten(None, 0, 0, output.has_tombstones, output.has_freed)
     info = _index(work, infos, output, target)
     return Rewritten(info, output.dropped, output.tombstones_dropped, output.has_tombstones)
 
@@ -194,6 +219,7 @@ def _index(work: RewriteInput, infos: tuple[SealedInfo, ...], output: _Output, t
         index_interval_bytes=work.state.index_interval_bytes,
         generation=max(info.generation for info in infos) + 1,
         index_interval_records=work.state.index_interval_records,
+        time_index_sparse=True,
     )
     segment = Segment(work.open_files, work.directory, info, work.format)
     segment.path = target("log")
@@ -209,15 +235,41 @@ def _index(work: RewriteInput, infos: tuple[SealedInfo, ...], output: _Output, t
     if segment.has_sparse_index:
         write_synced(work.files, target("idx"), bytes(index.entries))
     write_synced(work.files, target("timeidx"), bytes(times.entries))
+    aborted = _aborted_left(work, infos, output)
+    if len(aborted) or infos[0].aborted_count:
+        # Also an empty one: it takes the place of the entries of the first old segment.
+        write_synced(work.files, target(ABORTED_SUFFIX), bytes(aborted.entries))
     return msgspec.structs.replace(
         info,
         max_timestamp=times.largest,
         index_crc32c=google_crc32c.value(bytes(index.entries)),
         time_index_crc32c=google_crc32c.value(bytes(times.entries)),
         opened_ms=min(each.opened_ms for each in infos),
-        sealed_ms=max(each.sealed_ms for each in infos),
-        tombstones_since_ms=work.tombstones_since(infos, has_tombstones=output.has_tombstones),
+        sealed_ms=_latest(each.sealed_ms for each in infos),
+        appended_ms=_latest(each.last_append_ms for each in infos),
+        tombstones_since_ms=work.tombstones_since(infos, output),
+        aborted_count=len(aborted),
+        aborted_crc32c=google_crc32c.value(bytes(aborted.entries)),
     )
+
+
+def _aborted_left(work: RewriteInput, infos: tuple[SealedInfo, ...], output: _Output) -> AbortedIndex:
+    """Return the aborted transactions whose markers are in the new segment.
+
+    Entries stay as they were, also if the first frames of a transaction are gone.
+    """
+    left = AbortedIndex()
+    for each in work.aborted:
+        within = infos[0].base <= each.last_offset < infos[-1].next_offset
+        if within and each.last_offset not in output.markers_dropped:
+            left.add(each)
+    return left
+
+
+def _latest(times: Iterable[int]) -> int:
+    """Return the latest of *times*, NO_TIMESTAMP if one of them is unknown: it may be the latest."""
+    found = list(times)
+    return NO_TIMESTAMP if NO_TIMESTAMP in found else max(found)
 
 
 class _Output:
@@ -235,7 +287,9 @@ class _Output:
         self.tombstones_dropped = 0
         #: The number of dropped frames without records.
         self.shells_dropped = 0
-        self.has_tombstones = False
+        #: The offsets of dropped markers of transactions.
+        self.markers_dropped: set[int] = set()
+        self.has_tombstones = self.has_freed = False
 
     @property
     def unchanged(self) -> bool:
@@ -284,6 +338,8 @@ class _Filter:
         self._drop_tombstones = is_tombstone_due(segment.info, work.config, work.now_ms)
         self._tombstones_go_below = work.tombstones_go_below
         self._pinned = list(work.pinned(segment.base, segment.info.next_offset))
+        self._aborted = work.aborted_ranges
+        self._transactions = work.transactions
 
     def copy_to(self, output: _Output) -> None:
         """Write the remaining frames to *output*."""
@@ -303,6 +359,8 @@ class _Filter:
         # Records below the log start were deleted, whatever their key.
         deleted = bisect_left(offsets, self._log_start)
         dropped[:deleted] = b"\1" * deleted
+        for first, after in aborted_rows(window.table, self._aborted):
+            dropped[first:after] = b"\1" * (after - first)
         for start, end in self._pinned:
             first, after = bisect_left(offsets, start), bisect_left(offsets, end)
             dropped[first:after] = bytes(after - first)
@@ -354,18 +412,43 @@ class _Filter:
         for frame in range(len(table)):
             count, position = table.record_count(frame), table.position(frame)
             first, row = row, row + count
+            after = table.position(frame + 1) if frame + 1 < len(table) else table.end
             whole = dropped.find(1, first, row) < 0
-            if whole and (count or table.max_timestamp(frame) is not None):
+            must_stay = self._must_stay(window.position + after, table.base_offset(frame))
+            is_shell = not count and table.max_timestamp(frame) is None
+            goes = (is_shell or not whole) and dropped.count(1, first, row) == count and not must_stay
+            if self._transactions is not None:
+                goes = self._follow(table, frame, output, goes=goes, must_stay=must_stay)
+            if whole and not goes:
                 continue
             output.put(data[begin:position])
-            after = table.position(frame + 1) if frame + 1 < len(table) else table.end
             begin = after
-            empty = dropped.count(1, first, row) == count
-            if empty and not self._must_stay(window.position + after, table.base_offset(frame)):
+            if goes:
                 output.shells_dropped += not count
-                continue
-            output.put(data[position:after] if whole else table.without(frame, dropped, first))
+            else:
+                output.put(table.without(frame, dropped, first))
         output.put(data[begin : table.end])
+
+    def _follow(self, table: FrameTable, frame: int, output: _Output, *, goes: bool, must_stay: bool) -> bool:
+        """Follow the transactions of a frame; return whether it goes, which only changes for markers."""
+        assert self._transactions is not None
+        stamp = table.stamp(frame)
+        if stamp is not None:
+            if stamp.transactional:
+                self._transactions.note(stamp.producer_id, dropped=goes)
+            return goes
+        marker = table.marker(frame)
+        if marker is None:
+            return goes
+        use = self._transactions.end(marker.producer_id)
+        if must_stay or use is MarkerUse.NEEDED:
+            return False
+        if use is MarkerUse.UNNEEDED and self._drop_tombstones:
+            output.markers_dropped.add(table.base_offset(frame))
+            return True
+        output.has_tombstones = True
+        output.has_freed |= use is MarkerUse.FREED
+        return False
 
     def _must_stay(self, end: int, base_offset: int) -> bool:
         """Return whether a frame stays although it has no records left."""

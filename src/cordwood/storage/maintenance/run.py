@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
+import msgspec
+
 from cordwood.config import TopicConfig
 from cordwood.disk import Files, as_storage_error
 from cordwood.errors import CordwoodError, CorruptRange, LogClosed
+from cordwood.index import NO_TIMESTAMP
 from cordwood.storage.chain import Chains
 from cordwood.storage.log import LogContext, Pace, PartitionLog, View, no_pace
 from cordwood.storage.maintenance.checkpoint import read_checkpoint, write_checkpoint
 from cordwood.storage.maintenance.compaction_plan import plan_compaction
 from cordwood.storage.maintenance.compactor import CompactionReport, compact_partition
 from cordwood.storage.maintenance.retention import Expiry, expired_segments
+from cordwood.storage.maintenance.transactions import compactable
 from cordwood.telemetry import BYTES_RECLAIMED, SEGMENTS_DELETED, Telemetry
 
 NeededFrom = Callable[[str, int], int | None]
@@ -115,38 +119,47 @@ def plan_partition(
     plan = None
     if "compact" in config.cleanup_policy:
         cleaned = read_checkpoint(files, directory, state, Telemetry()).last_cleaned_offset
-        left = state.sealed[len(expired) :]
+        left = compactable(view)[len(expired) :]
         plan = plan_compaction(left, cleaned, config, now_ms, force=force)
     return Planned(state.topic, state.partition, tuple(expired), None if plan is None else plan.reason)
 
 
 def expire_partition(
-    around: LogContext, chains: Chains, log: PartitionLog, *, needed_from: int | None = None
+    around: LogContext,
+    chains: Chains,
+    log: PartitionLog,
+    *,
+    needed_from: int | None = None,
+    policy: TopicConfig | None = None,
 ) -> Expired | None:
     """Delete expired segments and return a report; None if there were none.
 
     The new log start is durable before any file is removed. *needed_from* is the first offset that a consumer
     group has not read yet. Records that the topic's chain does not cover yet stay, and the chain gets its
-    statement before the removal.
+    statement before the removal. *policy* takes the place of the topic's settings.
 
     Raises:
         DiskFull: Nothing has changed.
     """
     with log.maintaining:
-        return around.reserve.freeing(lambda: _expire(around, chains, log, needed_from))
+        config = log.config if policy is None else policy
+        return around.reserve.freeing(lambda: _expire(around, chains, log, needed_from, config))
 
 
-def _expire(around: LogContext, chains: Chains, log: PartitionLog, needed_from: int | None) -> Expired | None:
+def _expire(
+    around: LogContext, chains: Chains, log: PartitionLog, needed_from: int | None, config: TopicConfig
+) -> Expired | None:
     """Implement `expire_partition`, with the log's maintenance lock held."""
     now_ms = around.clock.now_ms()
-    log.seal_idle(now_ms)
+    log.seal_idle(now_ms, config)
+    note_unknown_ages(log, now_ms)
     followed = follow(chains, log)
     if followed is not None:
         needed_from = followed if needed_from is None else min(needed_from, followed)
     before = log.log_start_offset
     going = expired_segments(
         log.state.sealed,
-        log.config,
+        config,
         active_bytes=log.active_size,
         high_watermark=log.high_watermark,
         now_ms=now_ms,
@@ -159,7 +172,7 @@ def _expire(around: LogContext, chains: Chains, log: PartitionLog, needed_from: 
     log.advance_log_start(going[-1].next_offset)
     around.telemetry.add(SEGMENTS_DELETED, len(going))
     around.telemetry.add(BYTES_RECLAIMED, sum(segment.size for segment in going))
-    if log.config.retention_ms >= 0:
+    if config.retention_ms >= 0:
         state = log.state
         checkpoint = read_checkpoint(around.files, log.directory, state, around.telemetry)
         try:
@@ -169,12 +182,21 @@ def _expire(around: LogContext, chains: Chains, log: PartitionLog, needed_from: 
                 state,
                 checkpoint,
                 now_ms=now_ms,
-                retention_horizon_ms=now_ms - log.config.retention_ms,
+                retention_horizon_ms=now_ms - config.retention_ms,
             )
         except OSError as error:
             raise as_storage_error(error, "writing the compaction checkpoint") from error
     after = log.log_start_offset
     return Expired(log.state.topic, log.state.partition, tuple(going), after, after - before)
+
+
+def note_unknown_ages(log: PartitionLog, now_ms: int) -> None:
+    """Let sealed segments age from now on if it is not recorded when they were sealed. Durable on return.
+
+    Their records were appended at an unknown time before. Without this they would never expire.
+    """
+    unknown = [info for info in log.state.sealed if info.last_append_ms == NO_TIMESTAMP]
+    log.note_sealed({info.base: msgspec.structs.replace(info, sealed_ms=now_ms) for info in unknown})
 
 
 def follow(chains: Chains, log: PartitionLog) -> int | None:

@@ -1,4 +1,4 @@
-"""The catalogue of topics: an append-only checksummed log. docs/formats/directory.md has its bytes."""
+"""The catalogue: an append-only checksummed log. docs/formats/directory.md has its bytes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from cordwood.disk import (
 )
 from cordwood.errors import LogFailed, MetadataDamaged
 from cordwood.storage.meta.names import PARTITIONS_MAX, check_stored_id, check_stored_topic
+from cordwood.storage.meta.security_entries import SecurityContents, SecurityEntry, check_security_entry
+from cordwood.tenancy import ORG_MAX
 
 MAGIC = b"CWCATLG1"
 _HEAD = struct.Struct(">II")
 ENTRY_MAX = 16 << 20
 #: The internal topic of the shared log. Clients never see it.
 SHARED_TOPIC = "__shared"
+#: The topic with the states of transactions. Without its records, nobody would end those that are open.
+TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class TopicEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="topic"):
@@ -61,7 +65,34 @@ class BrokerSettingsEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="br
     config: dict[str, str] = {}
 
 
-CatalogueEntry = TopicEntry | DeletedEntry | ProducerIdsEntry | BrokerSettingsEntry
+class GroupSettingsEntry(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="group-settings"
+):
+    """The settings of a group of an org; replaces earlier ones, and an empty *config* removes them."""
+
+    org: int
+    group: str
+    config: dict[str, str]
+
+
+class DirectoryEntry(msgspec.Struct, frozen=True, tag_field="kind", tag="directory"):
+    """The identity of the directory, as in `broker.id`, and the node id of the broker that serves it."""
+
+    uuid: str
+    created_at: str
+    node_name: str
+    node_id: int | None = None
+
+
+CatalogueEntry = (
+    TopicEntry
+    | DeletedEntry
+    | ProducerIdsEntry
+    | BrokerSettingsEntry
+    | GroupSettingsEntry
+    | DirectoryEntry
+    | SecurityEntry
+)
 
 
 def is_shared(entry: TopicEntry) -> bool:
@@ -130,10 +161,18 @@ def _check_entry(path: str, entry: CatalogueEntry) -> None:
                 raise MetadataDamaged(path, f"{found}: must be 1 to {PARTITIONS_MAX}")
         case DeletedEntry():
             check_stored_id(path, entry.id)
+        case GroupSettingsEntry():
+            if not 0 <= entry.org <= ORG_MAX or not entry.group:
+                found = f"settings of group {entry.group[:100]!a} of org {entry.org}"
+                raise MetadataDamaged(path, f"{found}: must be a group of an org from 0 to {ORG_MAX}")
+        case ProducerIdsEntry() | BrokerSettingsEntry() | DirectoryEntry():
+            pass
+        case _:
+            check_security_entry(path, entry)
 
 
 class Contents:
-    """The state after all entries: topics by name and by id, deleted topics, producer ids.
+    """The state after all entries: topics by name and by id, deleted topics, producer ids, security.
 
     One writer; other threads may look names up, and list them in one step (``list(topics)``).
     """
@@ -147,6 +186,11 @@ class Contents:
         self.next_producer_id = 0
         #: Run-time settings by broker id; the empty id is for all brokers.
         self.broker_settings: dict[str, dict[str, str]] = {}
+        #: Settings of groups by org and the clients' id of the group.
+        self.group_settings: dict[tuple[int, str], dict[str, str]] = {}
+        #: Whose catalogue it is; None in a directory of an earlier version, and in one without entries.
+        self.directory: DirectoryEntry | None = None
+        self.security = SecurityContents()
         # The number of topics with each collision form. Old directories may have two with the same form.
         self._forms: Counter[str] = Counter()
         self.apply(entries)
@@ -170,6 +214,15 @@ class Contents:
                     self.next_producer_id = max(self.next_producer_id, entry.next_id)
                 case BrokerSettingsEntry():
                     self.broker_settings[entry.broker] = entry.config
+                case GroupSettingsEntry():
+                    if entry.config:
+                        self.group_settings[entry.org, entry.group] = entry.config
+                    else:
+                        self.group_settings.pop((entry.org, entry.group), None)
+                case DirectoryEntry():
+                    self.directory = entry
+                case _:
+                    self.security.apply(entry)
 
     def _forget_form(self, form: str) -> None:
         self._forms[form] -= 1
@@ -252,6 +305,8 @@ class Catalogue:
         self._mark = mark
         self._failed = False
         self.contents = Contents(scanned.entries)
+        #: Written with the next entries if the catalogue does not have it: `broker.id` must come first.
+        self.owner: DirectoryEntry | None = None
 
     @classmethod
     def create(cls, files: Files, data: str) -> Catalogue:
@@ -294,6 +349,8 @@ class Catalogue:
         """
         if self._failed:
             raise LogFailed(f"{self._file.path}: an earlier sync failed")
+        if self.owner is not None and self.owner != self.contents.directory:
+            entries = [self.owner, *entries]
         data = bytearray()
         for entry in entries:
             body = msgspec.json.encode(entry)

@@ -11,7 +11,7 @@ import msgspec
 from cordwood.disk import Files, join, read_metadata, write_atomically, write_metadata
 from cordwood.errors import DirectoryRefused, MetadataDamaged
 from cordwood.host import Clock
-from cordwood.storage.meta.catalogue import has_entries
+from cordwood.storage.meta.catalogue import DirectoryEntry, has_entries
 
 LAYOUT_VERSION = 1
 
@@ -99,6 +99,39 @@ def read_identity(files: Files, data: str) -> Identity:
             f"{data} has format {identity.format}; this version of Cordwood reads up to {LAYOUT_VERSION}"
         )
     return identity
+
+
+def checked_owner(
+    data: str, identity: Identity, known: DirectoryEntry | None, node_id: int | None
+) -> DirectoryEntry:
+    """Return the entry that the catalogue of *data* should have; *known* is the one that it has.
+
+    *node_id* is that of the broker that opens the directory, None if it is opened by no broker.
+
+    Raises:
+        DirectoryRefused: If `broker.id` is that of another directory, or if the directory belongs to a broker
+            with another node id.
+    """
+    if known is not None and known.uuid != identity.uuid:
+        raise DirectoryRefused(
+            f"{identity_path(data)} has the uuid {identity.uuid}, but this directory is {known.uuid}: "
+            "the file is that of another directory; put its own one back, or write it again with "
+            f"cordwood identity --data {data} --repair"
+        )
+    recorded = None if known is None else known.node_id
+    if node_id is not None and recorded is not None and node_id != recorded:
+        raise DirectoryRefused(
+            f"{data} belongs to the broker with node.id {recorded}, but node.id is {node_id}: set "
+            f"node.id={recorded}, or change it with cordwood identity --data {data} --node-id {node_id}"
+        )
+    own = recorded if node_id is None else node_id
+    return DirectoryEntry(identity.uuid, identity.created_at, identity.node_name, own)
+
+
+def write_identity(files: Files, data: str, owner: DirectoryEntry) -> None:
+    """Write `broker.id` again, as the catalogue has it. Durable on return."""
+    identity = Identity(LAYOUT_VERSION, owner.uuid, owner.created_at, owner.node_name)
+    write_metadata(files, identity_path(data), identity)
 
 
 def was_closed_cleanly(files: Files, data: str) -> bool:

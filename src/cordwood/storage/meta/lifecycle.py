@@ -44,8 +44,11 @@ class Lifecycle:
         self._guard = Lock()
         self._is_closed = False
         self.is_clean = is_clean
-        #: Whether files of a deleted topic are left, which the next open removes.
+        #: Whether the next open has files of a deleted topic to remove, or a transaction to finish.
         self.has_leftovers = False
+        #: Whether partitions may have open transactions that no coordinator knows: after a crash or a
+        #: restore, until a coordinator has looked for them, and again after a truncation.
+        self.may_have_orphans = not is_clean
 
     def check_open(self) -> None:
         """Raise LogClosed if the directory is closed, or belongs to the parent of a forked process."""

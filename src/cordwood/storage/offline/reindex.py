@@ -1,4 +1,4 @@
-"""Rebuild indexes: every ``.idx``, ``.timeidx`` and ``.oidx`` from the log, byte for byte.
+"""Rebuild indexes: every ``.idx``, ``.timeidx``, ``.oidx`` and ``.txnindex`` from the log.
 
 Reading the logs takes most of the time and needs no lock: `build_indexes` reads one segment, compares its
 indexes, and stages different ones in ``tmp/``, synced, in this or any other process with access to the files.
@@ -9,6 +9,10 @@ removed at the next open, like spools.
 The index of an active segment is correct once the directory is open, because opening rebuilds it if the mark
 does not cover it. So it is only read: before opening, for the report, and afterwards, for its content. The
 mark does not cover an ``.oidx``, so that file is replaced for any segment.
+
+An aborted transaction may begin in an earlier segment than its marker is in. So a ``.txnindex`` that is lost
+is built here from all of the log, and `partition.json` gets its checksum: where compaction or retention
+removed the first records of a transaction, the entries begin later than those that were lost.
 """
 
 from __future__ import annotations
@@ -32,8 +36,11 @@ from cordwood.errors import (
 )
 from cordwood.formats import EVERY_FORMAT
 from cordwood.host import process
+from cordwood.index import ABORTED_ENTRY_SIZE, NO_TIMESTAMP
+from cordwood.kernels import INT64_MAX
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.log import (
+    ABORTED_SUFFIX,
     REINDEX_WINDOW_BYTES,
     Bound,
     Bounds,
@@ -47,11 +54,14 @@ from cordwood.storage.log import (
     newest_mark,
     note_frames,
     read_state,
+    replay_aborted,
     segment_path,
     walk,
+    write_aborted,
 )
 from cordwood.storage.meta import SHARED_TOPIC, is_shared, partition_directory
 from cordwood.storage.shared import OwnerBuilder, unsound_indexes
+from cordwood.tenancy import suggest
 
 Reason: TypeAlias = Literal["missing", "wrong"]
 _MISSING: Reason = "missing"
@@ -104,6 +114,7 @@ class SegmentWork:
     format: str
     sealed: bool
     partition: int = 0
+    tenant: int = 0
 
     def path(self, suffix: str) -> str:
         """Return the path of one of its files."""
@@ -127,6 +138,7 @@ class SegmentBuilt:
 
     indexes: tuple[BuiltIndex, ...] = ()
     damage: Damaged | None = None
+    max_timestamp: int = NO_TIMESTAMP
 
 
 Builder: TypeAlias = Callable[[Sequence[SegmentWork]], Iterable[SegmentBuilt]]
@@ -141,7 +153,7 @@ def build_indexes(files: Files, work: SegmentWork) -> SegmentBuilt:
     Raises:
         DiskFull, StorageError: If an index could not be written.
     """
-    format_ = EVERY_FORMAT[work.format].for_partition(work.partition)
+    format_ = EVERY_FORMAT[work.format].for_partition(work.partition, work.tenant)
     segment = Segment(OpenFiles(files, mapped=False), work.directory, work.info, format_)
     index, times = segment.new_indexes()
     staged = _staged_path(work.data)
@@ -169,7 +181,7 @@ def build_indexes(files: Files, work: SegmentWork) -> SegmentBuilt:
     if segment.has_sparse_index:
         by_offset = _compared(files, work, "idx", bytes(index.entries))
     by_time = _compared(files, work, "timeidx", bytes(times.entries))
-    return SegmentBuilt((by_offset, by_time, *by_owner))
+    return SegmentBuilt((by_offset, by_time, *by_owner), max_timestamp=times.largest)
 
 
 def _owner_index(work: SegmentWork, owners: OwnerBuilder, staged: str) -> BuiltIndex:
@@ -247,6 +259,7 @@ def reindex_directory(
         try:
             for each, result in zip(work, built, strict=True):
                 run.settle(each, result)
+            run.rebuild_aborted()
             run.sync()
         except OSError as error:
             raise as_storage_error(error, "replacing an index") from error
@@ -265,12 +278,13 @@ class _Reindexing:
         self._rebuilt: list[Rebuilt] = []
         self._damaged: list[Damaged] = []
         self._changed: dict[str, None] = {}
+        self._found_again: set[tuple[str, int]] = set()
 
     def plan(self, topic: str | None) -> list[SegmentWork]:
         """Return the segments of all partitions that can be opened, or of one topic."""
         topics = self._directory.topics
         if topic is not None and topic not in topics:
-            raise UnknownTopic.named(topic)
+            raise UnknownTopic.named(topic, suggestion=suggest(topic, topics))
         if topic is not None and is_shared(topics[topic]):
             topic = SHARED_TOPIC
         work: list[SegmentWork] = []
@@ -299,7 +313,9 @@ class _Reindexing:
 
     def settle(self, work: SegmentWork, built: SegmentBuilt) -> None:
         """Put the indexes of a segment in place, or record why they are not changed."""
-        damage = built.damage or _contradiction(work, built)
+        # A segment that recovery took for lost, whose frames can be read after all.
+        is_found_again = built.damage is None and work.sealed and _was_lost(work.info)
+        damage = built.damage or (None if is_found_again else _contradiction(work, built))
         if damage is not None:
             self._damaged.append(damage)
             for index in built.indexes:
@@ -313,6 +329,46 @@ class _Reindexing:
             reason = self._found_wrong.get(path) or index.reason
             if reason is not None:
                 self._rebuilt.append(Rebuilt(path, reason))
+        if is_found_again:
+            self._note(work, built)
+            self._found_again.add((work.directory, work.info.base))
+
+    def rebuild_aborted(self) -> None:
+        """Build the indexes of aborted transactions that are lost, of logs that can be read."""
+        for directory, log in self._logs.items():
+            readable = not any(each.path.startswith(f"{directory}/") for each in self._damaged)
+            if log.state.transactional and readable:
+                for at in range(len(log.view.segments) - 1):
+                    self._rebuild_aborted(log, at)
+            active = segment_path(directory, log.state.active_base, ABORTED_SUFFIX)
+            if active in self._found_wrong:
+                self._rebuilt.append(Rebuilt(active, self._found_wrong[active]))
+
+    def _rebuild_aborted(self, log: PartitionLog, at: int) -> None:
+        segment = log.view.segments[at]
+        info = segment.info
+        lost = (log.directory, segment.base) in self._found_again
+        if not lost and segment.read_aborted(info.aborted_count, info.aborted_crc32c) is not None:
+            return
+        path = segment_path(log.directory, segment.base, ABORTED_SUFFIX)
+        there = self._files.exists(path)
+        aborted = replay_aborted(log.view, at)
+        write_aborted(segment, aborted)
+        crc32c = google_crc32c.value(bytes(aborted.entries))
+        now = msgspec.structs.replace(info, aborted_count=len(aborted), aborted_crc32c=crc32c)
+        log.note_sealed({info.base: now})
+        self._rebuilt.append(Rebuilt(path, _WRONG if there else _MISSING))
+
+    def _note(self, work: SegmentWork, built: SegmentBuilt) -> None:
+        """Write in `partition.json` what recovery could not know of a segment."""
+        by_offset, by_time = built.indexes[:_VOUCHED]
+        info = msgspec.structs.replace(
+            work.info,
+            max_timestamp=built.max_timestamp,
+            index_crc32c=by_offset.crc32c,
+            time_index_crc32c=by_time.crc32c,
+        )
+        self._logs[work.directory].note_sealed({info.base: info})
 
     def _replace(self, work: SegmentWork, path: str, crc32c: int, staged: str) -> None:
         """Rename a staged index into place if the segment and the file have not changed."""
@@ -354,6 +410,7 @@ def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
             log.format.name,
             sealed=info is not active,
             partition=state.partition,
+            tenant=state.tenant,
         )
         for info in (*state.sealed, active)
     ]
@@ -362,6 +419,11 @@ def _segments(data: str, log: PartitionLog) -> list[SegmentWork]:
 def _active(log: PartitionLog) -> SealedInfo:
     """Return the description of the active segment up to its written end."""
     return active_info(log.state, Bound(log.state.active_base, log.active_size, log.log_end_offset))
+
+
+def _was_lost(info: SealedInfo) -> bool:
+    """Return whether recovery sealed a segment of which it could read nothing, so its indexes are unknown."""
+    return info.max_timestamp == INT64_MAX and (info.index_crc32c, info.time_index_crc32c) == (0, 0)
 
 
 def _contradiction(work: SegmentWork, built: SegmentBuilt) -> Damaged | None:
@@ -406,10 +468,12 @@ def _active_index(files: Files, directory: str) -> dict[str, Reason]:
     if mark is None or mark.base != state.active_base or state.truncating is not None:
         return {}
     vouched = ((mark.index_entries, mark.index_crc), (mark.time_index_entries, mark.time_index_crc))
+    sizes = [(entries * 16, crc32c) for entries, crc32c in vouched]
+    sizes.append((mark.aborted_entries * ABORTED_ENTRY_SIZE, mark.aborted_crc))
     found: dict[str, Reason] = {}
-    for suffix, (entries, crc32c) in zip(SUFFIXES[:_VOUCHED], vouched, strict=True):
+    for suffix, (size, crc32c) in zip((*SUFFIXES[:_VOUCHED], ABORTED_SUFFIX), sizes, strict=True):
         path = segment_path(directory, mark.base, suffix)
         there = read_file(files, path) if files.exists(path) else None
-        if google_crc32c.value((there or b"")[: entries * 16]) != crc32c:
+        if google_crc32c.value((there or b"")[:size]) != crc32c:
             found[path] = _MISSING if there is None else _WRONG
     return found

@@ -2,7 +2,7 @@
 
 The workers find the records to keep, call `write_group` to rewrite each group of segments into ``tmp/``, in
 any process with access to the files, and return the results. The bytes are the same as from compaction in one
-process.
+process, except that all markers of transactions stay: a group does not know the frames of the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from cordwood.errors import UnknownTopic
 from cordwood.formats import EVERY_FORMAT
 from cordwood.host import process
 from cordwood.storage.directory import DataDirectory, Opening
-from cordwood.storage.log import SUFFIX, OpenFiles, PartitionLog, PartitionState, SealedInfo, Segment
+from cordwood.storage.log import (
+    SUFFIX,
+    AbortedEntry,
+    OpenFiles,
+    PartitionLog,
+    PartitionState,
+    SealedInfo,
+    Segment,
+)
 from cordwood.storage.log.changes import SUFFIXES, swap_path
 from cordwood.storage.maintenance import (
     CompactionPlan,
@@ -26,16 +34,19 @@ from cordwood.storage.maintenance import (
     RewriteInput,
     Rewritten,
     Superseding,
+    compactable,
     follow,
     group_segments,
     plan_compaction,
     read_checkpoint,
     rewrite,
     rewrite_input,
+    settled_view,
     swap_prepared,
     write_checkpoint,
 )
 from cordwood.storage.meta import is_shared
+from cordwood.tenancy import suggest
 
 
 class GroupWork(NamedTuple):
@@ -50,6 +61,7 @@ class GroupWork(NamedTuple):
     end: int
     last_batches: frozenset[int]
     rewritable: OffsetRanges | None
+    aborted: tuple[AbortedEntry, ...] = ()
 
     @property
     def size(self) -> int:
@@ -81,7 +93,7 @@ def compact_staged(opening: Opening, topic: str, run: Run, *, force: bool = Fals
     with contextlib.closing(DataDirectory(opening)) as directory:
         entry = directory.topics.get(topic)
         if entry is None:
-            raise UnknownTopic(f"there is no topic {topic}")
+            raise UnknownTopic.named(topic, suggestion=suggest(topic, directory.topics))
         numbers = range(0 if is_shared(entry) else entry.partitions)
         found = (directory.partitions.find_own(topic, number) for number in numbers)
         now_ms = opening.clock.now_ms()
@@ -104,7 +116,7 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
         CorruptRange: If a segment is damaged.
         OSError: If it could not be written.
     """
-    format_ = EVERY_FORMAT[work.config.format].for_partition(work.state.partition)
+    format_ = EVERY_FORMAT[work.config.format].for_partition(work.state.partition, work.state.tenant)
     open_files = OpenFiles(files, mapped=False)
     segments = tuple(Segment(open_files, work.directory, info, format_) for info in work.infos)
     staged = join(work.data, "tmp", process.new_id())
@@ -120,6 +132,7 @@ def write_group(files: Files, work: GroupWork, keys: Superseding) -> GroupDone:
         work.last_batches,
         rewritable=work.rewritable,
         held_keys=None,
+        aborted=work.aborted,
     )
     files.make_directories(join(work.data, "tmp"))
     rewritten = rewrite(rewriting, segments, keys, lambda suffix: f"{staged}-{suffix}{SUFFIX}")
@@ -164,22 +177,23 @@ def _plan(directory: DataDirectory, log: PartitionLog, now_ms: int, *, force: bo
     if "compact" not in log.config.cleanup_policy:
         return None
     around, followed = directory.context, follow(directory.chains, log)
-    view = log.view
+    view = settled_view(log)
     cleaned = read_checkpoint(around.files, log.directory, view.state, around.telemetry).last_cleaned_offset
-    infos = [
-        segment.info
-        for segment in view.segments[:-1]
-        if followed is None or segment.info.next_offset <= followed
-    ]
-    plan = plan_compaction(infos, cleaned, log.config, now_ms, force=force)
+    plan = plan_compaction(compactable(view, followed), cleaned, log.config, now_ms, force=force)
     if plan is None:
         return None
     rewritable = None if followed is None else directory.chains.rewritable(log)
     work = rewrite_input(around, log, view, plan, now_ms, rewritable=rewritable)
     known = (view.state, log.config, now_ms, plan.end, work.last_batches, rewritable)
     groups = [
-        GroupWork(directory.path, log.directory, group, *known)
+        GroupWork(directory.path, log.directory, group, *known, _aborted_in(work, group))
         for group in group_segments(plan, plan.end, log.config, now_ms)
     ]
     segments = {segment.base: segment for segment in view.segments[:-1]}
     return _Due(log, plan, segments, work, groups, chained=followed is not None)
+
+
+def _aborted_in(work: RewriteInput, group: Sequence[SealedInfo]) -> tuple[AbortedEntry, ...]:
+    """Return the aborted transactions with records or markers in a group."""
+    start, end = group[0].base, group[-1].next_offset
+    return tuple(each for each in work.aborted if each.first_offset < end and each.last_offset >= start)

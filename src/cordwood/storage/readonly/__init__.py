@@ -3,9 +3,11 @@
 from cordwood.storage.readonly.directory import ReadOnlyDirectory
 from cordwood.storage.readonly.partition import ReadOnlyPartition
 from cordwood.storage.readonly.published import PublishedPartition
+from cordwood.storage.readonly.shared import ReadOnlyVirtual
 
 __all__ = [
     "PublishedPartition",
     "ReadOnlyDirectory",
     "ReadOnlyPartition",
+    "ReadOnlyVirtual",
 ]

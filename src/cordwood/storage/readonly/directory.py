@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Event
+from typing import TypeVar
 
 from cordwood.config import BrokerConfig, TopicConfig, topic_config
 from cordwood.disk import Files
@@ -24,6 +25,10 @@ from cordwood.storage.meta import (
 from cordwood.storage.readonly.partition import ReadOnlyPartition
 from cordwood.storage.readonly.published import PublishedPartition
 from cordwood.storage.readonly.shared import ReadOnlyShared, ReadOnlyVirtual
+from cordwood.storage.sink import OpenIntents, look_at_once
+from cordwood.tenancy import suggest
+
+Result = TypeVar("Result")
 
 
 class ReadOnlyDirectory:
@@ -106,14 +111,32 @@ class ReadOnlyDirectory:
     def _own(self, entry: TopicEntry, partition: int) -> ReadOnlyPartition:
         directory = partition_directory(self.path, entry.name, partition)
         check_regular_partition(self.files, directory)
-        size_max = self.config_of(entry.config).stored_bytes_max
+        config = self.config_of(entry.config)
         return ReadOnlyPartition(
-            self._open_files, directory, entry, partition, size_max, self._closed, verify=self._verify
+            self._open_files,
+            directory,
+            entry,
+            partition,
+            config.stored_bytes_max,
+            self._closed,
+            verify=self._verify,
+            rechecks=config.verify == "every",
         )
+
+    def look_at_once(self, look: Callable[[], Result]) -> tuple[Result, OpenIntents]:
+        """Return the result of *look*, which reads ends of partitions, and the offsets to cut them at.
+
+        The ends then have a batch of the Spark sink in all partitions or in none; see `look_at_once` of the
+        sink. A read of one partition needs none of this: it may show a batch that is still being published.
+        """
+        self._check()
+        return look_at_once(self.files, self.path, look)
 
     def _entry(self, topic: str, partition: int, known: TopicEntry | None = None) -> TopicEntry:
         entry = known or self.topics.get(topic)
-        if entry is None or not 0 <= partition < entry.partitions:
+        if entry is None:
+            raise UnknownTopic.named(topic, suggestion=suggest(topic, self.topics))
+        if not 0 <= partition < entry.partitions:
             raise UnknownTopic(f"there is no partition {partition} of a topic {topic}")
         return entry
 
@@ -127,6 +150,11 @@ class ReadOnlyDirectory:
             log = self._own(self._entry(SHARED_TOPIC, 0), 0)
             self._shared = ReadOnlyShared(log)
         return self._shared
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed.is_set()
 
     def close(self) -> None:
         """End every wait for records. Later calls raise LogClosed. Idempotent."""

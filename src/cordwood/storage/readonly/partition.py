@@ -10,11 +10,16 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import TypeVar
 
+import google_crc32c
+
 from cordwood.config import TopicConfig, topic_config
-from cordwood.disk import Mark, read_published
+from cordwood.disk import UNKNOWN_OFFSET, Mark, read_published
 from cordwood.errors import CorruptRange, LogClosed, MetadataDamaged, UnknownTopic
-from cordwood.formats import EVERY_FORMAT
+from cordwood.formats import EVERY_FORMAT, Format
+from cordwood.index import AbortedIndex
 from cordwood.storage.log import (
+    NONE_OPEN,
+    AbortedEntry,
     Bound,
     Bounds,
     Epoch,
@@ -25,6 +30,7 @@ from cordwood.storage.log import (
     SealedSegment,
     Segment,
     View,
+    aborted_within,
     active_info,
     check_belongs,
     index_frames,
@@ -33,7 +39,9 @@ from cordwood.storage.log import (
     new_state,
     newest_mark,
     partition_exists,
+    read_committed,
     read_state,
+    replay_transactions,
     segment_path,
     state_path,
     synced_bound,
@@ -54,6 +62,13 @@ class FollowedSegment(Segment):
     """The active segment as seen by a reader beside its writer, up to the last mark."""
 
     _walked: tuple[int, int] | None = None
+    _vouched: tuple[int, tuple[int, int] | None] = (0, (0, 0))
+
+    def __init__(self, open_files: OpenFiles, directory: str, info: SealedInfo, format_: Format) -> None:
+        super().__init__(open_files, directory, info, format_)
+        self._reading_aborted = Lock()
+        # What was read of the file of aborted transactions: how many entries, and their checksum.
+        self._aborted_read = (0, 0, AbortedIndex())
 
     @property
     def log_path(self) -> str:
@@ -70,6 +85,46 @@ class FollowedSegment(Segment):
             # A dense index has every entry; the time index itself says how far it reaches.
             known = indexes[0].last() if self.has_sparse_index else None
             self._walked = known or indexes[0].floor_entry(indexes[1].last_offset())
+
+    def vouch(self, mark: Mark | None, bound: Bound) -> None:
+        """Take the aborted transactions that the mark says for those below *bound*, the end for readers."""
+        entries: tuple[int, int] | None = None
+        if not bound.position:
+            entries = (0, 0)
+        elif mark is not None and (mark.base, mark.position) == (bound.base, bound.position):
+            known = mark.last_stable_offset != UNKNOWN_OFFSET
+            entries = (mark.aborted_entries, mark.aborted_crc) if known else None
+        if self._vouched != (bound.position, entries):
+            self._vouched = (bound.position, entries)
+            self._aborted = None
+
+    def aborted_index(self) -> AbortedIndex | None:
+        """Return the index of aborted transactions; None if the mark does not say it, or the file differs."""
+        if self._aborted is None and self._vouched[1] is not None:
+            self._aborted = self.read_aborted(*self._vouched[1])
+        return self._aborted
+
+    def read_aborted(self, count: int, crc: int) -> AbortedIndex | None:
+        """Return the first *count* entries of the file, None if they do not have the checksum *crc*.
+
+        The file grows with the log, so only what came since the last call is read. An index that was returned
+        before grows with it: its lookups are by offset.
+        """
+        with self._reading_aborted:
+            known, known_crc, index = self._aborted_read
+            if count > known:
+                new = self.aborted_entries(known, count)
+                if new and google_crc32c.extend(known_crc, new) == crc:
+                    index.extend(new)
+                    self._aborted_read = (count, crc, index)
+                    return index
+            elif (count, crc) == (known, known_crc):
+                return index
+            # The log was truncated, or the file was replaced.
+            found = super().read_aborted(count, crc)
+            if found is not None:
+                self._aborted_read = (count, crc, found)
+            return found
 
     def catch_up(self, bounds: Bounds) -> None:
         """Extend the indexes over the frames that were published since the last call.
@@ -99,8 +154,10 @@ class ReadOnlyPartition:
         closed: Event,
         *,
         verify: bool = True,
+        rechecks: bool = False,
     ) -> None:
         self._verify = verify
+        self._rechecks = rechecks and verify
         self._partition = partition
         self._closed = closed
         self._open_files = open_files
@@ -123,6 +180,11 @@ class ReadOnlyPartition:
         return self.view().high_watermark
 
     log_end_offset = high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it."""
+        return self.view().last_stable_offset
 
     @property
     def leader_epoch(self) -> int:
@@ -153,7 +215,11 @@ class ReadOnlyPartition:
         view = self.view()
         state = view.state
         epochs = tuple((epoch.start_offset, epoch.epoch) for epoch in state.epochs)
-        return Published(state.log_start_offset, view.high_watermark, epochs)
+        return Published(state.log_start_offset, view.high_watermark, epochs, view.last_stable_offset)
+
+    def segment_bases(self) -> tuple[int, ...]:
+        """Return the first offset of each segment, the active one included, in order."""
+        return tuple(segment.base for segment in self.view().segments)
 
     def bytes_within(self, start: int, end: int) -> int:
         """Return about how many bytes the offsets [start, end) take; see `View.bytes_within`."""
@@ -165,9 +231,19 @@ class ReadOnlyPartition:
             return []
         return self.with_view(lambda view: view.cuts(start, end, bytes_max))
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
-        """Return whole frames from the one that holds *offset* on; see `View.read`."""
-        return self.with_view(lambda view: view.read(offset, max_bytes, view.high_watermark, stop))
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
+        """Return whole frames from the one that holds *offset* on; see `View.read` and `read_committed`."""
+        read = read_committed if committed else View.read
+        return self.with_view(lambda view: read(view, offset, max_bytes, view.high_watermark, stop))
+
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that may have records in [start, stop); see `aborted_within`."""
+        if not self.view().state.transactional:
+            # Without the frames of the active segment, which are indexed first otherwise.
+            return []
+        return self.with_view(lambda view: aborted_within(view, start, stop))
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record at or after *timestamp*, exactly."""
@@ -177,18 +253,19 @@ class ReadOnlyPartition:
         """Return (offset, timestamp) of the first record with the largest timestamp."""
         return self.with_view(lambda view: view.newest())
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait until there is a record at or after *offset* to read, and return the high watermark.
 
+        With *committed* until the last stable offset is above *offset*, and return that.
         Polls the mark: its writer is another process, which sends no notification.
 
         Raises:
             LogClosed: If the directory is closed meanwhile.
         """
-        while (high_watermark := self.high_watermark) <= offset:
+        while (end := self.last_stable_offset if committed else self.high_watermark) <= offset:
             if self._closed.wait(FOLLOW_SECONDS):
                 raise LogClosed(f"{self._directory} is closed")
-        return high_watermark
+        return end
 
     def size(self) -> int:
         """Return the bytes of all segments, as far as they are published."""
@@ -266,6 +343,7 @@ class ReadOnlyPartition:
         check_belongs(self._directory, state, self._entry, self._partition, first)
         if state.record_format != self._format.name:
             raise MetadataDamaged(state_path(self._directory), f"is of format {state.record_format}")
+        self._format = self._format.for_partition(self._partition, state.tenant)
         mark = newest_mark(state, marks, self._directory)
         bound = self._never_back(state.leader_epoch, synced_bound(state, mark))
         active = active_info(state, bound)
@@ -283,12 +361,28 @@ class ReadOnlyPartition:
             last = self._segment(FollowedSegment, active, epoch)
             assert isinstance(last, FollowedSegment)
             last.begin(mark)
+            last.vouch(mark, bound)
             # A truncation that is committed may not have put its new file in place yet.
             prepared = segment_path(self._directory, active.base, CUT_SUFFIX)
             last.path = prepared if cut and files.exists(prepared) else last.log_path
             segments = (*sealed, last)
             self._known = {key: segment for key, segment in self._known.items() if segment in segments}
-        return View(state, segments, bound.position, bound.next_offset, self._frame_size_max)
+        end, size_max = (bound.position, bound.next_offset), self._frame_size_max
+        view = View(state, segments, *end, size_max, self._rechecks)
+        return view._replace(open_from=self._open_from(view, mark)) if state.transactional else view
+
+    def _open_from(self, view: View, mark: Mark | None) -> int:
+        """Return the first offset of an open transaction, as *mark* says it or, if need be, the log."""
+        if not self._format.holds.stamps:
+            # The transactions in the shared log are those of its topics.
+            return NONE_OPEN
+        if mark is None or mark.last_stable_offset == UNKNOWN_OFFSET:
+            indexed = self._indexed(view)
+            return replay_transactions(indexed, view.state.log_start_offset, view.high_watermark).open_from
+        if mark.last_stable_offset == mark.next_offset == view.high_watermark:
+            return NONE_OPEN
+        # The end of the log may be known from an earlier mark that reached further.
+        return mark.last_stable_offset
 
     def _swapped_path(self, segment: Segment, swapping: int | None, suffix: str) -> str:
         """Return the path of a file of a segment, which a swap may not have renamed yet."""

@@ -15,7 +15,15 @@ from pyroaring import BitMap64
 from cordwood.config import TopicConfig
 from cordwood.errors import CorruptRange, UnknownTopic
 from cordwood.formats.shared import Envelope, OwnerEntry, unpack_entry
-from cordwood.storage.log import Epoch, Fetched, Published, SealedSegment, Segment, View
+from cordwood.storage.log import (
+    AbortedEntry,
+    Epoch,
+    Fetched,
+    Published,
+    SealedSegment,
+    Segment,
+    View,
+)
 from cordwood.storage.maintenance import Planned
 from cordwood.storage.meta import TopicEntry
 from cordwood.storage.readonly.partition import ReadOnlyPartition
@@ -167,15 +175,47 @@ class ReadOnlyVirtual:
         def found(reader: VirtualReader, offsets: Offsets) -> Published:
             state = reader.view.state
             epochs = tuple((offsets.below(each.start_offset), each.epoch) for each in state.epochs)
-            return Published(offsets.start, reader.end_of(offsets), epochs)
+            end = reader.end_of(offsets)
+            return Published(offsets.start, end, epochs, self._stable_below(end))
 
         return self._looked_up(found)
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it.
+
+        Only markers that the writer has published as synced end a transaction here.
+        """
+        return self._looked_up(lambda reader, offsets: self._stable_below(reader.end_of(offsets)))
+
+    def _stable_below(self, end: int) -> int:
+        """Return the last stable offset of the part below *end*. While the partition is looked up."""
+        return end if self._part is None else self._part.stable_below(end)
+
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that may have records in [start, stop), by their markers."""
+
+        def found(reader: VirtualReader, offsets: Offsets) -> list[AbortedEntry]:
+            transactions = None if self._part is None else self._part.transactions
+            return [] if transactions is None else transactions.aborted_within(start, stop)
+
+        return self._looked_up(found)
+
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return whole batches from the one that holds *offset* on; see `View.read`."""
-        return self._looked_up(
-            lambda reader, offsets: reader.read(self.owner, offsets, offset, max_bytes, stop)
-        )
+
+        def found(reader: VirtualReader, offsets: Offsets) -> Fetched:
+            if committed and self._part is not None:
+                return reader.read_committed(self._part, offset, max_bytes, stop)
+            return reader.read(self.owner, offsets, offset, max_bytes, stop)
+
+        return self._looked_up(found)
+
+    def id_of(self, offset: int) -> int:
+        """Return the id in the shared log of the record at *offset*, which can be read."""
+        return self._looked_up(lambda reader, offsets: offsets.id_of(offset))
 
     def frame_at(self, offset: int) -> Envelope:
         """Return the envelope of the frame that holds *offset*, which is there.
@@ -193,18 +233,24 @@ class ReadOnlyVirtual:
         """Return (offset, timestamp) of the first record with the largest timestamp."""
         return self._looked_up(lambda reader, offsets: reader.newest(self.owner, offsets))
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait until there is a record at or after *offset* to read; see `ReadOnlyPartition.wait_beyond`."""
         while True:
             seen = self._shared.log.high_watermark
-            high_watermark = self.high_watermark
-            if high_watermark > offset:
-                return high_watermark
+            end = self.last_stable_offset if committed else self.high_watermark
+            if end > offset:
+                return end
             self._shared.log.wait_beyond(seen)
 
     def size(self) -> int:
         """Return the bytes of the frames that can be read."""
         return self._looked_up(_size_of)
+
+    def ids(self, start: int, end: int) -> list[int]:
+        """Return the number that each of the offsets [start, end), which are there, has in the shared log."""
+        return self._looked_up(
+            lambda reader, offsets: [offsets.id_of(offset) for offset in range(start, end)]
+        )
 
     def bytes_within(self, start: int, end: int) -> int:
         """Return about how many bytes the offsets [start, end) take, by the average size of a record."""

@@ -15,6 +15,7 @@ from cordwood.storage.shared.owner_index import (
 from cordwood.storage.shared.reading import SharedFrame, VirtualReader
 from cordwood.storage.shared.reindex import OwnerBuilder, unsound_indexes
 from cordwood.storage.shared.topics import SHARED_CONFIG, SharedTopics
+from cordwood.storage.shared.transactions import VirtualTransactions
 from cordwood.storage.shared.virtual_log import VirtualLog, owner_of
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "VirtualPartition",
     "VirtualReader",
     "VirtualTopics",
+    "VirtualTransactions",
     "Walked",
     "index_path",
     "lapsed_frames",

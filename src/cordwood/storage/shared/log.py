@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from cordwood.disk import Files, as_storage_error
 from cordwood.errors import CorruptRange
-from cordwood.formats import Encoded
+from cordwood.formats import Encoded, batch
 from cordwood.formats.shared import (
     ENTRY_SIZE,
     ENVELOPE_SIZE,
@@ -28,6 +28,7 @@ from cordwood.formats.shared import (
 )
 from cordwood.kernels import Buffer
 from cordwood.storage.log import Appended, AppendSlot, PartitionLog, Segment, View
+from cordwood.storage.log.changes import NoteTransactional
 from cordwood.storage.shared.offsets import Offsets, VirtualPartition, VirtualTopics
 from cordwood.storage.shared.owner_index import (
     ActiveOwners,
@@ -42,6 +43,8 @@ from cordwood.storage.shared.owner_index import (
 from cordwood.storage.shared.reading import VirtualReader
 
 Result = TypeVar("Result")
+#: The byte of a batch whose bits say that it is part of a transaction.
+_ATTRIBUTES_AT = 22
 
 
 class PendingFrame:
@@ -53,6 +56,7 @@ class PendingFrame:
         self.first_offset = first_offset
         self.envelope: Envelope | None = None
         self.content: Buffer = b""
+        self.now_ms = 0
 
     def make(self, slot: AppendSlot, content: Buffer, count: int, max_timestamp: int) -> Encoded:
         """Return the frame around *content*."""
@@ -62,6 +66,7 @@ class PendingFrame:
             self.kind, self.owner, first_id, self.first_offset, count, max_timestamp, epoch, size
         )
         self.content = content
+        self.now_ms = slot.now_ms
         return Encoded(seal(*self.envelope[:-1], content), self.envelope.next_id, max_timestamp)
 
 
@@ -147,10 +152,17 @@ class SharedLog:
         """
         first_offset = part.offsets.end
         placing = PendingFrame(EnvelopeKind.RECORDS, part.owner, first_offset)
-        appended = self.log.append_made(lambda slot: placing.make(slot, *make(slot)))
+
+        def place(slot: AppendSlot) -> Encoded:
+            content, count, max_timestamp = make(slot)
+            if content[_ATTRIBUTES_AT] & batch.TRANSACTIONAL and not self.log.state.transactional:
+                # Older versions must not open the log from now on: they know nothing of transactions.
+                NoteTransactional(self.log).make()
+            return placing.make(slot, content, count, max_timestamp)
+
+        appended = self.log.append_made(place)
         count = appended.next_offset - appended.base_offset
-        entry = self._note(placing)
-        part.add(appended.base_offset, count, entry.size)
+        part.add(self._note(placing), placing.now_ms)
         self.check_invariants(part)
         assert part.offsets.ids.max() == appended.next_offset - 1, "the newest id is not that of the append"
         return Appended(first_offset, first_offset + count)

@@ -15,9 +15,19 @@ from pyroaring import BitMap64
 
 from cordwood.config import TopicConfig
 from cordwood.errors import CorruptRange, LogClosed, StorageError, UnknownTopic
-from cordwood.formats.shared import EnvelopeKind, Owner, OwnerEntry, unpack_entry
+from cordwood.formats.shared import EnvelopeKind, Owner, OwnerEntry, Role, unpack_entry
 from cordwood.storage.chain import Chains
-from cordwood.storage.log import Bounds, LogContext, Pace, SealedInfo, Segment, View, bounds_of, no_pace
+from cordwood.storage.log import (
+    Bounds,
+    LogContext,
+    Pace,
+    SealedInfo,
+    Segment,
+    View,
+    age_from,
+    bounds_of,
+    no_pace,
+)
 from cordwood.storage.log.changes import discard_prepared, swap_path
 from cordwood.storage.maintenance import (
     NOTHING_RECLAIMED,
@@ -30,6 +40,7 @@ from cordwood.storage.maintenance import (
     expire_evidence,
     follow,
     lapse_reason,
+    note_unknown_ages,
     rewrite_whole,
     swap_prepared,
     write_synced,
@@ -66,12 +77,13 @@ def lapsed_frames(
     """Yield the oldest frames that *config* does not keep, each with whether its segment is sealed. Pure.
 
     *frames* are the partition's frames in order, each with its segment's entry in `partition.json`, None for
-    the active one, whose frames expire only once it is sealed. All frames of the partition take *size* bytes.
+    the active one, whose frames expire only once it is sealed. By the clock of appends, a frame ages from the
+    last append to its segment. All frames of the partition take *size* bytes.
     The first kept frame ends the result. *needed_from* is the first offset that a consumer group has not read
     yet.
     """
     for entry, info in frames:
-        newest = entry.max_timestamp if info is None else min(entry.max_timestamp, info.sealed_ms)
+        newest = entry.max_timestamp if info is None else age_from(info, config, entry.max_timestamp)
         reason = lapse_reason(newest, entry.size, size, config, now_ms)
         if reason is None or (needed_from is not None and entry.next_offset > needed_from):
             return
@@ -80,14 +92,21 @@ def lapsed_frames(
 
 
 def expire_virtual(
-    shared: SharedLog, logs: Iterable[VirtualLog], now_ms: int, needed_from: int | None = None
+    shared: SharedLog,
+    logs: Iterable[VirtualLog],
+    now_ms: int,
+    needed_from: int | None = None,
+    policy: TopicConfig | None = None,
 ) -> tuple[Expired, ...]:
-    """Move the starts of partitions past their expired records. Durable on return."""
+    """Move the starts of partitions past their expired records. Durable on return.
+
+    *policy* takes the place of the settings of each partition.
+    """
     done: list[Expired] = []
     due: list[ExpiredStart] = []
     for log in logs:
         with contextlib.suppress(LogClosed, UnknownTopic):
-            lapse = _lapse(shared, log, now_ms, needed_from)
+            lapse = _lapse(shared, log, log.config if policy is None else policy, now_ms, needed_from)
             if lapse is not None:
                 due.append(lapse)
         if len(due) == STARTS_PER_SYNC:
@@ -101,8 +120,10 @@ def _move(shared: SharedLog, due: list[ExpiredStart]) -> list[Expired]:
     return [lapse.expired for lapse in due]
 
 
-def _lapse(shared: SharedLog, log: VirtualLog, now_ms: int, needed_from: int | None) -> ExpiredStart | None:
-    config, part = log.config, log.part
+def _lapse(
+    shared: SharedLog, log: VirtualLog, config: TopicConfig, now_ms: int, needed_from: int | None
+) -> ExpiredStart | None:
+    part = log.part
     part.lapsed_bytes = 0
     if "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0):
         return None
@@ -192,6 +213,7 @@ def reclaim(around: LogContext, chains: Chains, shared: SharedLog, pace: Pace = 
     # As in `seal_mostly_dead`.
     with shared.lock:
         log.seal_idle(around.clock.now_ms())
+    note_unknown_ages(log, around.clock.now_ms())
     _expire_producers(shared, around.clock.now_ms() - around.producer_expiration_ms())
     followed = follow(chains, log)
     view = log.view
@@ -202,16 +224,16 @@ def reclaim(around: LogContext, chains: Chains, shared: SharedLog, pace: Pace = 
     ]
     first_live = next((at for at, load in enumerate(loads) if load.live_bytes), len(loads))
     total = _remove_first(around, chains, shared, loads[:first_live], followed)
-    present: set[Owner] = set()
+    staying = _Staying()
     damage: CorruptRange | None = None
     for group in _groups(loads[first_live:], log.config.segment_bytes):
         if not group[0].is_mostly_dead:
             if group[0].bounds is None:
                 # The owners in this segment are unknown, so all frames that end a topic stay.
                 break
-            present.update(entry.owner for entry in group[0].entries())
+            staying.add_all(group)
             continue
-        kept = _kept(shared, group, present)
+        kept = _kept(shared, group, staying)
         if len(group) == 1 and len(kept) == group[0].frames:
             # Dead, but all of it must stay: rewriting it would give the same segment each time.
             continue
@@ -222,7 +244,7 @@ def reclaim(around: LogContext, chains: Chains, shared: SharedLog, pace: Pace = 
             damage = damage or error
             with contextlib.suppress(OSError):
                 discard_prepared(around.files, log.directory)
-            present.update(entry.owner for load in group for entry in load.entries())
+            staying.add_all(group)
             continue
         total = total.plus(freed)
     expire_evidence(around, chains, log)
@@ -266,23 +288,57 @@ def _groups(loads: list[_Load], segment_bytes: int) -> Iterator[list[_Load]]:
         yield group
 
 
-def _kept(shared: SharedLog, group: list[_Load], present: set[Owner]) -> BitMap64:
-    """Return the first ids of the frames of *group* that stay; *present* are owners of frames before them.
+class _Staying:
+    """The frames that stay so far, in order, as far as later frames depend on them.
 
     The end of a topic must be kept as long as one of its frames exists: the frame would otherwise count for
-    the next topic of that name.
+    the next topic of that name. A marker must be kept as long as a batch of its transaction exists, which
+    would otherwise be open for ever.
     """
+
+    def __init__(self) -> None:
+        self._owners: set[Owner] = set()
+        #: Producers by owner, with a batch of a transaction whose marker is still to come.
+        self._open: dict[Owner, set[int]] = {}
+
+    def needs(self, entry: OwnerEntry) -> bool:
+        """Return whether the next frame must stay because of frames before it."""
+        if entry.kind == EnvelopeKind.ENDED:
+            return entry.owner in self._owners
+        open_ = self._open.get(entry.owner, ())
+        return entry.producer_id in open_ and entry.marker is not None
+
+    def add(self, entry: OwnerEntry) -> None:
+        """Note that the next frame stays."""
+        owner = entry.owner
+        self._owners.add(owner)
+        if entry.kind == EnvelopeKind.ENDED:
+            self._open.pop(owner, None)
+        elif entry.role == Role.RECORDS:
+            self._open.setdefault(owner, set()).add(entry.producer_id)
+        elif entry.marker is not None and owner in self._open:
+            self._open[owner].discard(entry.producer_id)
+
+    def add_all(self, group: list[_Load]) -> None:
+        """Note that all frames of the next segments stay. Raises as `_Load.entries` does."""
+        for load in group:
+            for entry in load.entries():
+                self.add(entry)
+
+
+def _kept(shared: SharedLog, group: list[_Load], staying: _Staying) -> BitMap64:
+    """Return the first ids of the frames of *group* that stay; *staying* are those before them."""
     kept, last = BitMap64(), None
     for load in group:
         for entry in load.entries():
             last = entry
             ended = entry.kind == EnvelopeKind.ENDED
-            if entry.owner in present if ended else not shared.is_dead(entry):
+            if staying.needs(entry) or not (ended or shared.is_dead(entry)):
                 kept.add(entry.first_id)
-                present.add(entry.owner)
-    if last is not None:
+                staying.add(entry)
+    if last is not None and last.first_id not in kept:
         kept.add(last.first_id)
-        present.add(last.owner)
+        staying.add(last)
     return kept
 
 

@@ -12,20 +12,24 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from cordwood.errors import MetadataDamaged
-from cordwood.formats import NO_PRODUCER_ID, ProducerStamp
+from cordwood.errors import CorruptRange, MetadataDamaged
+from cordwood.formats import NO_PRODUCER_ID
 from cordwood.formats.shared import EnvelopeKind, Owner, OwnerEntry
-from cordwood.kernels import INT32_MAX
-from cordwood.storage.log import Producers
+from cordwood.storage.log import Producers, VisibilityHold
+from cordwood.storage.shared.transactions import VirtualTransactions
 
 _NOTHING_STARTS = -1
 
 
 class Offsets(NamedTuple):
-    """The ids of a partition's records; the first one has the offset ``start``."""
+    """The ids of a partition's records; the first one has the offset ``start``.
+
+    Readers see none at or above the offset ``limit``.
+    """
 
     start: int
     ids: BitMap64
+    limit: int = 1 << 62
 
     @property
     def end(self) -> int:
@@ -40,11 +44,25 @@ class Offsets(NamedTuple):
         """Return the offset after the last record whose id is below *id_*."""
         return self.start + (int(self.ids.rank(id_ - 1)) if id_ else 0)
 
+    def readable_below(self, id_: int) -> int:
+        """Return the first offset that readers may not read, if they may read ids below *id_*."""
+        return min(self.below(id_), self.limit)
+
 
 class VirtualPartition:
     """One partition in the shared log. One writer; a reader takes ``offsets`` once and uses that object."""
 
-    __slots__ = ("born_id", "lapsed_bytes", "offsets", "owner", "producers", "size", "started_id")
+    __slots__ = (
+        "born_id",
+        "held_back",
+        "lapsed_bytes",
+        "offsets",
+        "owner",
+        "producers",
+        "size",
+        "started_id",
+        "transactions",
+    )
 
     def __init__(self, owner: Owner, start: int, born_id: int) -> None:
         self.owner = owner
@@ -58,13 +76,49 @@ class VirtualPartition:
         self.size = 0
         #: Bytes in the active segment that retention would delete if it were sealed, as of the last check.
         self.lapsed_bytes = 0
+        #: A hold on what is appended, and the first offset that it keeps from readers.
+        self.held_back: tuple[VisibilityHold, int] | None = None
+        #: None before the first batch of an idempotent producer, and before the first transaction.
         self.producers: Producers | None = None
+        self.transactions: VirtualTransactions | None = None
 
-    def add(self, first_id: int, count: int, size: int) -> None:
-        """Add the ids of a frame of *size* bytes."""
-        self.offsets.ids.add_range(first_id, first_id + count)
-        self.size += size
+    @property
+    def shown(self) -> Offsets:
+        """The offsets for readers."""
+        held = self.held_back
+        return self.offsets if held is None or held[0].ended else self.offsets._replace(limit=held[1])
+
+    def add(self, entry: OwnerEntry, now_ms: int) -> None:
+        """Add a frame with records, or a marker, found or appended at *now_ms*."""
+        # Before its offsets: a reader that sees them must know of the transaction that they are part of.
+        if entry.producer_id != NO_PRODUCER_ID:
+            self._note_producer(entry, now_ms)
+        self.offsets.ids.add_range(entry.first_id, entry.next_id)
+        self.size += entry.size
         self.check_invariants()
+
+    def _note_producer(self, entry: OwnerEntry, now_ms: int) -> None:
+        """Note a batch of a producer, or the end of its transaction."""
+        if self.producers is None:
+            self.producers = Producers()
+        stamp, marker = entry.stamp, entry.marker
+        if stamp is not None:
+            self.producers.note(stamp, entry.first_offset, entry.next_offset, now_ms)
+            if stamp.transactional:
+                if self.transactions is None:
+                    self.transactions = VirtualTransactions()
+                self.transactions.begin(stamp.producer_id, entry.first_offset)
+        elif marker is not None:
+            self.producers.end(marker, entry.first_offset, now_ms)
+            if self.transactions is not None:
+                self.transactions.end(marker, entry.first_offset)
+
+    def stable_below(self, end: int) -> int:
+        """Return the last stable offset of the part below *end*, an end that was taken before this call."""
+        transactions = self.transactions
+        if transactions is None:
+            return end
+        return max(min(end, transactions.open_from), self.offsets.start)
 
     def start_at(self, offset: int, frame_id: int) -> None:
         """Set the start to *offset*, as stated by the frame with the id *frame_id*. Never moves back."""
@@ -78,6 +132,9 @@ class VirtualPartition:
             ids = before.ids.copy()
             ids.remove_range(0, before.id_of(offset) if offset < before.end else 1 << 63)
             self.offsets = Offsets(offset, ids)
+        if self.transactions is not None:
+            # After the offsets: see `VirtualReader.read_committed`.
+            self.transactions.forget_before(self.offsets.start)
         assert self.offsets.start >= before.start, "the start of a partition moved back"
         assert self.offsets.end >= before.end, "the end of a partition moved back"
         self.check_invariants()
@@ -99,9 +156,16 @@ class VirtualPartition:
             return entry.first_id < self.started_id
         if entry.kind != EnvelopeKind.RECORDS or entry.next_offset > self.offsets.start:
             return False
-        # The newest batch of a producer holds its next sequence number, even if its records expired.
-        known = self.producers
-        return known is None or not known.is_newest(entry.producer_id, entry.first_offset)
+        # The newest batch of a producer holds its next sequence number, even if its records expired. A
+        # transaction stays open until it ends, and the epoch of a producer may be known from a marker alone.
+        known, transactions = self.producers, self.transactions
+        if known is None:
+            return True
+        if transactions is not None and transactions.begins_at(entry.producer_id, entry.first_offset):
+            return False
+        if entry.marker is not None:
+            return not known.is_known_by_marker(entry.producer_id, entry.producer_epoch)
+        return not known.is_newest(entry.producer_id, entry.first_offset)
 
 
 class VirtualTopics:
@@ -182,18 +246,13 @@ class VirtualTopics:
             found.start_at(entry.first_offset, entry.first_id)
             return
         end = found.offsets.end
-        if entry.first_offset != end and not self._fill_gap(found, entry):
+        if entry.first_offset != end and not self._fill_gap(found, entry, path):
             reason = f"frame {entry.first_id} of {owner} begins with offset {entry.first_offset}, after {end}"
             self.refused.setdefault(owner, MetadataDamaged(path, reason))
-        found.add(entry.first_id, entry.id_count, entry.size)
-        stamp = stamp_of(entry)
-        if stamp is not None:
-            if found.producers is None:
-                found.producers = Producers()
-            found.producers.note(stamp, entry.first_offset, entry.next_offset, self._now_ms())
+        found.add(entry, 0 if entry.producer_id == NO_PRODUCER_ID else self._now_ms())
         self.check_invariants(owner)
 
-    def _fill_gap(self, found: VirtualPartition, entry: OwnerEntry) -> bool:
+    def _fill_gap(self, found: VirtualPartition, entry: OwnerEntry, path: str) -> bool:
         """Extend the partition to the start of *entry*, if the missing records are explained."""
         missing = entry.first_offset - found.offsets.end
         if missing < 0:
@@ -205,6 +264,9 @@ class VirtualTopics:
             # Unreadable ids are assigned to this partition: reading them is refused, and later records keep
             # their offsets. The first ids after the known ones are taken, so that enough are left for other
             # partitions.
+            if found.transactions is not None:
+                where = path, entry.position, found.offsets.end, entry.first_offset
+                found.transactions.lose(CorruptRange(*where, "frames before are damaged"))
             theirs = BitMap64(int(self._lost[at]) for at in range(before, before + missing))
             found.offsets.ids.update(theirs)
             self._lost.difference_update(theirs)
@@ -213,11 +275,3 @@ class VirtualTopics:
             # Only records below the start are ever removed, so all records before this frame are below it.
             found.start_at(entry.first_offset, found.started_id)
         return bool(self._sparse)
-
-
-def stamp_of(entry: OwnerEntry) -> ProducerStamp | None:
-    """Return the producer of a frame, None if it has none."""
-    if entry.producer_id == NO_PRODUCER_ID or entry.kind != EnvelopeKind.RECORDS:
-        return None
-    last = (entry.base_sequence + entry.id_count - 1) & INT32_MAX
-    return ProducerStamp(entry.producer_id, entry.producer_epoch, entry.base_sequence, last)

@@ -21,7 +21,7 @@ from cordwood.formats.shared import (
 from cordwood.kernels import INT32_MAX
 from cordwood.records import Record
 from cordwood.storage.log import Fetched, FrameRun, SealedInfo, Segment, View, read_run
-from cordwood.storage.shared.offsets import Offsets
+from cordwood.storage.shared.offsets import Offsets, VirtualPartition
 
 Lookup = Callable[[Segment, int], OwnerEntry | None]
 """Maps a segment and an id to the index entry of its frame."""
@@ -43,14 +43,21 @@ class VirtualReader:
 
     def end_of(self, offsets: Offsets) -> int:
         """Return the first offset of a partition that cannot be read yet."""
-        return offsets.below(self.view.high_watermark)
+        return offsets.readable_below(self.view.high_watermark)
 
     def read(
-        self, owner: Owner, offsets: Offsets, offset: int, max_bytes: int, stop: int | None = None
+        self,
+        owner: Owner,
+        offsets: Offsets,
+        offset: int,
+        max_bytes: int,
+        stop: int | None = None,
+        limit: int | None = None,
     ) -> Fetched:
         """Return whole batches from the one that holds *offset* on; see `View.read`.
 
-        Batches of a topic lie between those of others, so they are copied into one buffer.
+        Batches of a topic lie between those of others, so they are copied into one buffer. No batch that
+        begins at or after *limit* is returned.
 
         Raises:
             OffsetOutOfRange: If *offset* is below the start or above the readable end.
@@ -60,6 +67,8 @@ class VirtualReader:
         if not offsets.start <= offset <= end:
             raise OffsetOutOfRange(offset, offsets.start, end)
         last = end if stop is None else min(stop, end)
+        if limit is not None:
+            last = min(last, limit)
         gathered: list[memoryview] = []
         next_offset, size = offset, 0
         while next_offset < last and (size < max_bytes or not gathered):
@@ -77,6 +86,35 @@ class VirtualReader:
             next_offset = found.envelope.first_offset + found.envelope.id_count
         runs = (_run(gathered),) if gathered else ()
         return Fetched(runs, next_offset, end, offsets.end, offsets.start)
+
+    def read_committed(
+        self, part: VirtualPartition, offset: int, max_bytes: int, stop: int | None = None
+    ) -> Fetched:
+        """Return batches below the last stable offset, and the aborted transactions with records in them.
+
+        Markers and records of aborted transactions are still in the runs: see `committed_runs`. Raises as
+        `read` does.
+        """
+        offsets = part.shown
+        # The end before the transactions: one that begins after this lies at or above the end.
+        stable = part.stable_below(self.end_of(offsets))
+        transactions, limit = part.transactions, stable
+        while True:
+            fetched = self.read(part.owner, offsets, offset, max_bytes, stop, limit)
+            if transactions is None or not fetched.runs:
+                return fetched
+            try:
+                aborted = tuple(transactions.aborted_within(offset, fetched.next_offset))
+                break
+            except CorruptRange as error:
+                if error.offset <= offset:
+                    raise
+                # As with damage in the log: all before it is returned first.
+                limit = error.offset
+        if part.offsets.start > offset:
+            # The start moved meanwhile, and aborted transactions below it are not known any more.
+            raise OffsetOutOfRange(offset, part.offsets.start, fetched.high_watermark)
+        return fetched._replace(aborted=aborted)
 
     def frame(self, owner: Owner, offsets: Offsets, offset: int) -> SharedFrame:
         """Return the frame that holds *offset*, which must exist.

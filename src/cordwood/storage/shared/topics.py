@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from threading import RLock
 
 from cordwood.config import TopicConfig
-from cordwood.errors import CordwoodError, LogClosed
+from cordwood.errors import CordwoodError, LogClosed, StorageError
 from cordwood.storage.chain import Chains
 from cordwood.storage.log import LogContext, Pace, PartitionLog
 from cordwood.storage.maintenance import MaintenanceReport, merged
@@ -92,6 +92,22 @@ class SharedTopics:
             assert self._log is not None, "a partition is open without the shared log"
             assert found.owner == owner_of(topic, partition), "a partition is open under another name"
 
+    def had_transaction(self, topic: str, partition: int) -> bool:
+        """Return whether a partition ever had a transaction; True if that is unknown. Does not open it."""
+        try:
+            found = self.log().topics.find(owner_of(topic, partition))
+        except StorageError:
+            return True
+        return found is not None and found.transactions is not None
+
+    def has_open_transactions(self) -> bool:
+        """Return whether a transaction has not ended; True if the log is not open, so that it is unknown."""
+        if self._log is None:
+            return True
+        with self._log.lock:
+            parts = (part.producers for part in self._log.topics if part.producers is not None)
+            return any(producers.open_transactions() for producers in parts)
+
     def forget(self, topic: str, partition: int) -> None:
         """Close a partition."""
         found = self._opened.pop((topic, partition), None)
@@ -108,11 +124,16 @@ class SharedTopics:
         owners = [owner_of(entry.name, number) for entry in topics for number in range(entry.partitions)]
         self.log().end(owners)
 
-    def expire(self, logs: Iterable[VirtualLog], needed_from: int | None = None) -> MaintenanceReport:
-        """Apply the retention of *logs*. The report has the failures."""
+    def expire(
+        self,
+        logs: Iterable[VirtualLog],
+        needed_from: int | None = None,
+        policy: TopicConfig | None = None,
+    ) -> MaintenanceReport:
+        """Apply the retention of *logs*, or *policy* in its place. The report has the failures."""
         return self._reported(
             lambda: MaintenanceReport(
-                expire_virtual(self.log(), logs, self._around.clock.now_ms(), needed_from)
+                expire_virtual(self.log(), logs, self._around.clock.now_ms(), needed_from, policy)
             )
         )
 

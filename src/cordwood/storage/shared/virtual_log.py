@@ -15,25 +15,31 @@ from cordwood.errors import (
     StorageError,
     UnexpectedOffset,
 )
-from cordwood.formats import BATCH, FrameSlot, ProducerStamp, ReceivedFrame, Row, batch
+from cordwood.formats import BATCH, FrameSlot, Marker, ReceivedFrame, Row, batch
 from cordwood.formats.shared import Owner, topic_hash_bytes
 from cordwood.kernels import INT32_MAX, Buffer
 from cordwood.records import Header
 from cordwood.storage.log import (
+    AbortedEntry,
+    Admit,
     Appended,
     AppendSlot,
     Epoch,
     Fetched,
     KnownProducer,
-    Producers,
+    OpenTransaction,
     Spool,
+    Standing,
     TruncationReport,
+    VisibilityHold,
+    check_admitted,
     check_encoded,
     codec_of,
 )
 from cordwood.storage.meta import TopicEntry
 from cordwood.storage.shared.log import SharedLog
 from cordwood.storage.shared.offsets import VirtualPartition
+from cordwood.storage.shared.reading import VirtualReader
 from cordwood.tenancy import split
 
 
@@ -132,7 +138,20 @@ class VirtualLog:
     @property
     def high_watermark(self) -> int:
         """The first offset that consumers may not read."""
-        return self.part.offsets.below(self._shared.log.high_watermark)
+        # The end of the shared log first: what is held back after that lies above it.
+        end_id = self._shared.log.high_watermark
+        return self.part.shown.readable_below(end_id)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it."""
+        return self.part.stable_below(self.high_watermark)
+
+    @property
+    def standing(self) -> Standing:
+        """The offsets that a client is told, of one moment."""
+        high_watermark = self.high_watermark
+        return high_watermark, self.part.offsets.start, self.part.stable_below(high_watermark)
 
     @property
     def unsynced_records(self) -> int:
@@ -145,6 +164,10 @@ class VirtualLog:
     def failure(self) -> LogFailed | None:
         """Why the partition refuses appends; None if it does not."""
         return self._failure or self._shared.log.failure
+
+    def id_of(self, offset: int) -> int:
+        """Return the id in the shared log of the record at *offset*, which can be read."""
+        return self.part.offsets.id_of(offset)
 
     def size(self) -> int:
         """Return the bytes of the frames that can be read."""
@@ -178,14 +201,16 @@ class VirtualLog:
         append_timestamp = slot.now_ms if self._log_append_time else None
         return FrameSlot(self.part.offsets.end, slot.leader_epoch, append_timestamp, size_max)
 
-    def append_received(self, frame: ReceivedFrame) -> Appended:
+    def append_received(
+        self, frame: ReceivedFrame, *, promised: bool = False, admit: Admit | None = None
+    ) -> Appended:
         """Append a client's batch unless it is a duplicate; see `PartitionLog.append_received`."""
         given = -1
-        noted_ms = 0
+        now_ms = 0
 
         def make(slot: AppendSlot) -> tuple[Buffer, int, int]:
-            nonlocal given, noted_ms
-            noted_ms = slot.now_ms
+            nonlocal given, now_ms
+            now_ms = slot.now_ms
             placed = BATCH.place(frame, self._frame_slot(slot))
             if self._log_append_time:
                 given = placed.max_timestamp
@@ -193,21 +218,42 @@ class VirtualLog:
 
         with self._shared.lock:
             self._check()
-            if frame.stamp is not None and self.part.producers is not None:
-                original = self.part.producers.find_original(frame.stamp)
+            stamp, producers = frame.stamp, self.part.producers
+            if stamp is not None:
+                original = None if producers is None else producers.find_original(stamp)
                 if original is not None:
                     return Appended(original.base_offset, original.next_offset)
+                if stamp.transactional:
+                    check_admitted(stamp, admit)
             appended = self._shared.append(self.part, make)
-            if frame.stamp is not None:
-                self._note_producer(frame.stamp, appended, noted_ms)
+            if stamp is not None and self.part.producers is not None:
+                self.part.producers.expire(now_ms - self._expiration_ms())
             self.check_invariants()
         return appended._replace(append_timestamp=given)
 
-    def _note_producer(self, stamp: ProducerStamp, appended: Appended, now_ms: int) -> None:
-        if self.part.producers is None:
-            self.part.producers = Producers()
-        self.part.producers.note(stamp, appended.base_offset, appended.next_offset, now_ms)
-        self.part.producers.expire(now_ms - self._expiration_ms())
+    def append_marker(self, marker: Marker) -> Appended:
+        """Append the end of a producer's transaction; see `PartitionLog.append_marker`."""
+
+        def make(slot: AppendSlot) -> tuple[Buffer, int, int]:
+            encoded = BATCH.encode_marker(marker, self._frame_slot(slot), slot.now_ms)
+            return encoded.data, 1, encoded.max_timestamp
+
+        with self._shared.lock:
+            self._check()
+            if self.part.producers is not None:
+                self.part.producers.check_marker(marker)
+            appended = self._shared.append(self.part, make)
+            self.check_invariants()
+        # Readers of committed records may go on before the marker is synced.
+        self._shared.log.show_ended()
+        return appended
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return the transactions that have not ended; see `PartitionLog.open_transactions`."""
+        with self._shared.lock:
+            self._check()
+            known = self.part.producers
+            return [] if known is None else known.open_transactions()
 
     def producers(self) -> list[KnownProducer]:
         """Return the state of each idempotent producer; see `PartitionLog.producers`."""
@@ -240,6 +286,20 @@ class VirtualLog:
             self._check()
             yield
 
+    def hold_back(self, hold: VisibilityHold) -> None:
+        """Keep what is appended from now on from readers; see `PartitionLog.hold_back`.
+
+        If the publication fails, only this partition stays held back, not the whole shared log.
+        """
+        self.part.held_back = (hold, self.part.offsets.end)
+
+    def show_held_back(self) -> None:
+        """Wake those who wait for what a hold, which has ended, kept from readers."""
+        held = self.part.held_back
+        assert held is None or held[0].ended, "readers are woken before they can see anything"
+        self.part.held_back = None
+        self._shared.log.wake_followers()
+
     def commit(self, offset: int | None = None) -> None:
         """Return once all records below *offset* (None: all appended ones) are durable."""
         self._check()
@@ -268,34 +328,48 @@ class VirtualLog:
 
     # --- reading -----------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, stop: int | None = None) -> Fetched:
+    def read(
+        self, offset: int, max_bytes: int, stop: int | None = None, *, committed: bool = False
+    ) -> Fetched:
         """Return whole batches from the one that holds *offset* on; see `PartitionLog.read`."""
         self._check_open()
-        return self._shared.with_reader(
-            lambda reader: reader.read(self.owner, self.part.offsets, offset, max_bytes, stop)
-        )
+
+        def found(reader: VirtualReader) -> Fetched:
+            if committed:
+                return reader.read_committed(self.part, offset, max_bytes, stop)
+            return reader.read(self.owner, self.part.shown, offset, max_bytes, stop)
+
+        return self._shared.with_reader(found)
 
     def offset_at(self, timestamp: int) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record at or after *timestamp*, exactly."""
         self._check_open()
         return self._shared.with_reader(
-            lambda reader: reader.offset_at(self.owner, self.part.offsets, timestamp)
+            lambda reader: reader.offset_at(self.owner, self.part.shown, timestamp)
         )
 
     def newest(self) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first visible record with the largest timestamp."""
         self._check_open()
-        return self._shared.with_reader(lambda reader: reader.newest(self.owner, self.part.offsets))
+        return self._shared.with_reader(lambda reader: reader.newest(self.owner, self.part.shown))
 
-    def wait_beyond(self, offset: int) -> int:
+    def aborted(self, start: int, stop: int) -> list[AbortedEntry]:
+        """Return the aborted transactions that may have records in [start, stop), by their markers."""
+        self._check_open()
+        transactions = self.part.transactions
+        return [] if transactions is None else transactions.aborted_within(start, stop)
+
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """Wait until a record at or after *offset* is readable; see `PartitionLog.wait_beyond`."""
         while True:
-            self._check()
-            # Read before the end it is compared with, so that no append in between is missed.
-            seen = self._shared.log.high_watermark
-            high_watermark = self.part.offsets.below(seen)
-            if high_watermark > offset:
-                return high_watermark
+            # The lock, because records may be visible in the shared log before they are added to this one.
+            with self._shared.lock:
+                self._check()
+                seen = self._shared.log.high_watermark
+                high_watermark = self.part.shown.readable_below(seen)
+                end = self.part.stable_below(high_watermark) if committed else high_watermark
+            if end > offset:
+                return end
             if high_watermark < offset:
                 raise OffsetOutOfRange(offset, self.log_start_offset, high_watermark)
             self._shared.log.wait_beyond(seen)

@@ -10,28 +10,38 @@ above it is not published again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from cordwood.config import TopicConfig
-from cordwood.disk import Files, as_storage_error, join, parent, read_metadata, write_metadata
+from cordwood.disk import as_storage_error, parent, write_metadata
 from cordwood.errors import (
     CordwoodError,
-    DirectoryRefused,
     DiskFull,
     FrameError,
     LogFailed,
-    MetadataDamaged,
     RecordRefused,
     StorageError,
     UnknownTopic,
 )
 from cordwood.formats import BATCH, EVERY_FORMAT, BatchTerms, Format, FrameSlot, ReceivedFrame
-from cordwood.storage.log import LogContext, WritablePartition, terms_of
-from cordwood.storage.meta import Catalogue, Lifecycle, check_stored_number, check_stored_place
+from cordwood.kernels import INT64_MIN
+from cordwood.storage.log import LogContext, VisibilityHold, WritablePartition, ordered_times, terms_of
+from cordwood.storage.meta import Catalogue, Lifecycle
+from cordwood.storage.sink.journal import (
+    NOTHING_PUBLISHED,
+    Intent,
+    Journal,
+    PlannedAppend,
+    decode_journal,
+    journal_path,
+    journal_paths,
+    promised,
+    read_journal,
+)
 from cordwood.storage.sink.staging import (
     ADOPT_BYTES,
     Section,
@@ -41,47 +51,16 @@ from cordwood.storage.sink.staging import (
     check_whole,
     collect,
     collect_abandoned,
-    is_share_name,
     query_key,
     read_frames,
     share_path,
 )
 
+Result = TypeVar("Result")
 #: Free space in bytes required besides the published bytes, so that space cannot run out after the intent.
 SPACE_LEFT = 16 << 20
-NOTHING_PUBLISHED = -1
 #: Shares staged this long ago belong to a query that will not publish them.
 ABANDONED_MS = 7 * 24 * 3_600_000
-JOURNAL_VERSION = 1
-
-
-class PlannedAppend(msgspec.Struct, frozen=True):
-    """The offset at which a partition gets the records of a batch."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    base_offset: int
-
-
-class Intent(msgspec.Struct, frozen=True):
-    """A batch that counts as published once this is synced."""
-
-    batch: int
-    shares: tuple[Share, ...]
-    places: tuple[PlannedAppend, ...]
-
-
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a query: its highest published batch, and the batch being published."""
-
-    format: int = JOURNAL_VERSION
-    query: str
-    published: int = NOTHING_PUBLISHED
-    intent: Intent | None = None
-
-
-_DECODER = msgspec.json.Decoder(Journal)
 
 
 class PartitionSource(Protocol):
@@ -118,6 +97,12 @@ class Publisher:
         self._partitions = partitions
         self._lifecycle = lifecycle
         self._guard = Lock()
+        #: Counts how often a batch came into view; odd while one does.
+        self._shows = 0
+        #: The number of the newest publication, and the journal that is there for it alone; see `_count`.
+        self._number = 0
+        self._numbered: str | None = None
+        self._counted = False
 
     # --- staging ----------------------------------------------------------------------------------
 
@@ -136,8 +121,8 @@ class Publisher:
     def publish(self, query: str, batch: int, shares: Sequence[Share], *, remember: bool = True) -> bool:
         """Append *shares*, in their order, unless this or a later batch of *query* was published before.
 
-        Returns whether it was published now. Durable on return. Without *remember*, the journal is removed
-        afterwards: for a query that is never retried.
+        Returns whether it was published now. Durable on return. Without *remember*, for a query that is
+        never retried, its journal says nothing of it afterwards, and goes with the next publication.
 
         Raises:
             UnknownTopic: If a topic does not exist or was created again. Nothing was published.
@@ -155,6 +140,9 @@ class Publisher:
                 raise as_storage_error(error, "publishing a batch") from error
 
     def _publish_once(self, query: str, batch: int, shares: Sequence[Share], remember: bool) -> bool:
+        if not self._counted:
+            # After a clean close there was nothing to finish at the open.
+            self._count()
         journal = read_journal(self._files, self._data, query)
         if journal.intent is not None:
             # An earlier attempt failed after its intent; its partitions accept no other appends until it is
@@ -194,6 +182,12 @@ class Publisher:
     def _count_records(self, path: str, section: Section) -> int:
         """Return how many records a section has, all of whose frames the topic can hold as they are."""
         config = self._config_of(section.target)
+        if config.timestamp_order == "refuse":
+            # The order is known only when the records are appended, and then they are promised already.
+            raise RecordRefused(
+                f"topic {section.target.topic} has cordwood.timestamp.order=refuse: "
+                "staged records cannot be refused one by one; set it to lift or any"
+            )
         format_ = EVERY_FORMAT[config.format]
         # Tasks have compressed as the topic asks for; what they have is taken as it is.
         terms = terms_of(config, self._clock.now_ms())._replace(codec=None)
@@ -237,7 +231,8 @@ class Publisher:
                 log.commit()
             places = tuple(PlannedAppend(*target, log.log_end_offset) for target, log in logs.items())
             intent = Intent(batch, tuple(shares), places)
-            journal = msgspec.structs.replace(journal, intent=intent)
+            self._number += 1
+            journal = msgspec.structs.replace(journal, intent=intent, number=self._number)
             try:
                 self._write(journal)
             except DiskFull:
@@ -259,21 +254,47 @@ class Publisher:
     # --- after the intent -------------------------------------------------------------------------
 
     def _append(self, query: str, intent: Intent, logs: Mapping[StagedTarget, WritablePartition]) -> None:
-        """Append what is not there yet of a batch that has an intent. Durable on return."""
+        """Append what is not there yet of a batch that has an intent, then show it. Durable on return.
+
+        Readers see all of it from one moment on, or nothing: if this fails, not before the next open.
+        """
+        hold = VisibilityHold()
+        for log in logs.values():
+            log.hold_back(hold)
         for place in intent.places:
             target = StagedTarget(place.topic, place.topic_id, place.partition)
-            log = logs.get(target)
-            if log is None:
-                # The topic was deleted, so its records are not needed.
-                continue
+            into = logs.get(target)
+            # Without a log the topic was deleted, so its records are not needed.
             offset = place.base_offset
-            for share in intent.shares:
+            for share in () if into is None else intent.shares:
                 for section in share.sections:
-                    if section.target == target:
+                    if into is not None and section.target == target:
                         path = share_path(self._data, query, intent.batch, share.name)
-                        self._append_section(log, path, share, section, offset)
+                        self._append_section(into, path, share, section, offset)
                         offset += section.records
+        for log in logs.values():
             log.commit()
+        self._show(hold, logs.values())
+
+    def _show(self, hold: VisibilityHold, logs: Iterable[WritablePartition]) -> None:
+        """End *hold*: readers see the batch in all of *logs*, where it is durable."""
+        # Odd while it happens, for `look_at_once`.
+        self._shows += 1
+        hold.end()
+        self._shows += 1
+        for log in logs:
+            log.show_held_back()
+
+    def look_at_once(self, look: Callable[[], Result]) -> Result:
+        """Return the result of *look*, which reads ends of partitions: they have a batch whole or not at all.
+
+        *look* is called again if a batch came into view meanwhile. Takes no lock and never waits for a disk.
+        """
+        while True:
+            before = self._shows
+            found = look()
+            if self._shows == before and not before & 1:
+                return found
 
     def _append_section(
         self, log: WritablePartition, path: str, share: Share, section: Section, offset: int
@@ -285,11 +306,14 @@ class Publisher:
         config = log.config
         format_ = log.format
         whole = len(share.sections) == 1 and section.size >= ADOPT_BYTES and not format_.record_per_frame
-        if whole and log.log_end_offset == offset and config.message_timestamp_type == "CreateTime":
+        as_they_are = config.message_timestamp_type == "CreateTime" and config.timestamp_order == "any"
+        if whole and log.log_end_offset == offset and as_they_are:
             log.adopt(path, section.size)
             return
         for frame in read_frames(self._files, path, section, BATCH, config.stored_bytes_max):
-            received = format_.receive(memoryview(frame), BatchTerms(config.stored_bytes_max))
+            microseconds = config.timestamp_precision == "us"
+            terms = BatchTerms(config.stored_bytes_max, microseconds=microseconds)
+            received = format_.receive(memoryview(frame), terms)
             after = offset + received.record_count
             if offset < log.log_end_offset < after and format_.record_per_frame:
                 # A crash happened inside this batch: its first records are in the log already.
@@ -297,23 +321,32 @@ class Publisher:
                 received = received._replace(records=left, record_count=len(left))
                 offset = log.log_end_offset
             if offset == log.log_end_offset:
-                log.append_received(received)
+                log.append_received(received, promised=True)
             offset = after
         if log.log_end_offset != end:
             raise StorageError(f"{path}: the log ends at {log.log_end_offset}, not at {end}")
 
     def _close(self, journal: Journal, batch: int, *, remember: bool) -> Journal:
-        closed = Journal(query=journal.query, published=batch)
-        if remember or journal.published != NOTHING_PUBLISHED:
-            self._write(closed)
-        else:
-            path = journal_path(self._data, journal.query)
-            try:
-                self._files.unlink(path)
-                self._files.sync_directory(parent(path))
-            except OSError as error:
-                raise as_storage_error(error, "closing a batch") from error
+        if not remember and journal.published == NOTHING_PUBLISHED:
+            batch = NOTHING_PUBLISHED
+        closed = Journal(query=journal.query, number=journal.number, published=batch)
+        self._write(closed)
+        path = journal_path(self._data, closed.query)
+        if self._numbered != path:
+            self._drop_numbered()
+        self._numbered = path if closed.remembers_nothing else None
         return closed
+
+    def _drop_numbered(self) -> None:
+        """Remove the journal that was there for the number of the publication before this one.
+
+        Until then readers beside this process learn from it that there was one. If it stays, the next open
+        removes it.
+        """
+        if self._numbered is not None:
+            with contextlib.suppress(OSError):
+                self._files.unlink(self._numbered)
+            self._numbered = None
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -323,7 +356,7 @@ class Publisher:
         Returns the partitions for which this failed, with the reason; they must refuse appends.
         """
         refused: dict[tuple[str, int], StorageError] = {}
-        for journal in self._journals():
+        for journal in self._count():
             if journal.intent is None:
                 collect(self._files, self._data, journal.query, journal.published)
                 continue
@@ -336,6 +369,21 @@ class Publisher:
             else:
                 collect(self._files, self._data, journal.query, journal.intent.batch)
         return refused
+
+    def _count(self) -> list[Journal]:
+        """Return all journals, and learn from them the number of the newest publication.
+
+        Those that are there for an older number alone are removed: a crash left them.
+        """
+        journals = sorted(self._journals(), key=lambda journal: journal.number)
+        self._number = journals[-1].number if journals else 0
+        for journal in journals:
+            if journal.remembers_nothing:
+                self._numbered = journal_path(self._data, journal.query)
+                if journal.number < self._number:
+                    self._drop_numbered()
+        self._counted = True
+        return journals
 
     def abandoned_before_ms(self) -> int:
         """Return the time before which a staged batch counts as abandoned now."""
@@ -369,6 +417,9 @@ class Publisher:
             for log in logs.values():
                 stack.enter_context(log.held())
             self._append(journal.query, intent, logs)
+            # A reader beside this process may know the intent by its number; what it shows now is new.
+            self._number += 1
+            journal = msgspec.structs.replace(journal, number=self._number)
             # The value of *remember* is not stored; keeping the journal does no harm.
             return self._close(journal, intent.batch, remember=True)
 
@@ -382,6 +433,7 @@ class Publisher:
         """
         intent = journal.intent
         assert journal.published >= NOTHING_PUBLISHED, "a batch that cannot be"
+        assert journal.number <= self._number, "a publication that is not counted"
         if intent is not None:
             assert intent.batch > journal.published, "a batch would be published twice"
             assert all(place.base_offset >= 0 for place in intent.places), "a negative offset is promised"
@@ -406,9 +458,17 @@ def _check_holds(format_: Format, received: ReceivedFrame, config: TopicConfig) 
     Raises:
         RecordRefused, FrameTooLarge: If the format cannot store it.
     """
+    if config.timestamp_order == "lift":
+        # Without a floor, lifted timestamps differ most from each other, and the batch is largest.
+        times = ordered_times(format_.times(received), INT64_MIN, "lift")
+        lifted = received if times is None else format_.with_times(received, times)
+        if len(lifted.data) > config.stored_bytes_max:
+            size, limit = len(lifted.data), config.stored_bytes_max
+            raise RecordRefused(f"a batch has {size} bytes with lifted timestamps, of at most {limit}")
     if format_.record_per_frame:
         append_time = 1 if config.message_timestamp_type == "LogAppendTime" else None
-        format_.place(received, FrameSlot(0, 0, append_time, config.stored_bytes_max))
+        now_us = 1_000 if config.timestamp_precision == "us" and format_.holds.microseconds else None
+        format_.place(received, FrameSlot(0, 0, append_time, config.stored_bytes_max, now_us=now_us))
 
 
 def _block_appends(
@@ -419,64 +479,3 @@ def _block_appends(
     for log in logs:
         log.fail(reason)
     return LogFailed(f"{reason}; it will be when the directory is opened again")
-
-
-def journal_path(data: str, query: str) -> str:
-    """Return the path of the journal of a query."""
-    return join(data, "meta", "sink", f"{query_key(query)}.json")
-
-
-def read_journal(files: Files, data: str, query: str) -> Journal:
-    """Return the journal of a query; an empty one if it has no batches.
-
-    Raises:
-        MetadataDamaged: If it cannot be read or belongs to another query.
-    """
-    path = journal_path(data, query)
-    return decode_journal(files, path) if files.exists(path) else Journal(query=query)
-
-
-def journal_paths(files: Files, data: str) -> list[str]:
-    """Return the paths of the journals of all queries."""
-    directory = join(data, "meta", "sink")
-    names = files.list(directory) if files.exists(directory) else []
-    return [join(directory, name) for name in names if name.endswith(".json")]
-
-
-def decode_journal(files: Files, path: str) -> Journal:
-    """Return the journal read from *path*.
-
-    Raises:
-        MetadataDamaged: If it cannot be read.
-        DirectoryRefused: If a newer version of Cordwood wrote it.
-    """
-    journal = read_metadata(files, path, _DECODER)
-    if journal.format > JOURNAL_VERSION:
-        raise DirectoryRefused(
-            f"{path} has format {journal.format}; this version reads up to {JOURNAL_VERSION}"
-        )
-    _check_names(path, journal)
-    return journal
-
-
-def _check_names(path: str, journal: Journal) -> None:
-    """Refuse a journal of another query, or an intent with names that are unsafe in a path."""
-    if not path.endswith(f"/{query_key(journal.query)}.json"):
-        raise MetadataDamaged(path, f"is the journal of query {journal.query!a}, which has another name")
-    intent = journal.intent
-    if intent is None:
-        return
-    check_stored_number(path, "batch", intent.batch)
-    for share in intent.shares:
-        if not is_share_name(share.name):
-            raise MetadataDamaged(path, f"{share.name[:300]!a} is not the name of a share")
-        for section in share.sections:
-            check_stored_place(path, *section.target)
-    for place in intent.places:
-        check_stored_place(path, place.topic, place.topic_id, place.partition)
-
-
-def promised(files: Files, data: str, query: str) -> int:
-    """Return the highest batch of *query* that is published or has an intent."""
-    journal = read_journal(files, data, query)
-    return journal.published if journal.intent is None else max(journal.published, journal.intent.batch)

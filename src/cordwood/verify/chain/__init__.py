@@ -3,6 +3,7 @@
 from cordwood.verify.chain.chain import check_chain, check_no_chain, check_signed_rewrites
 from cordwood.verify.chain.checkpoints import Claims, GivenCheckpoint
 from cordwood.verify.chain.compare import FrameCompare, Leaf, LeafFiles
+from cordwood.verify.chain.laminarmq import LAMINARMQ_COUNT, LAMINARMQ_HEAD, own_metadata_problem
 from cordwood.verify.chain.leaves import (
     Chain,
     LeafPlanner,
@@ -13,6 +14,7 @@ from cordwood.verify.chain.leaves import (
     statements_of,
 )
 from cordwood.verify.chain.listed import (
+    CommittedFields,
     FrameContent,
     ListFiles,
     ListPlace,
@@ -24,10 +26,14 @@ from cordwood.verify.chain.listed import (
     list_path,
     read_envelopes,
 )
+from cordwood.verify.chain.tree import PassingTree
 
 __all__ = [
+    "LAMINARMQ_COUNT",
+    "LAMINARMQ_HEAD",
     "Chain",
     "Claims",
+    "CommittedFields",
     "FrameCompare",
     "FrameContent",
     "GivenCheckpoint",
@@ -37,6 +43,7 @@ __all__ = [
     "LeafStatement",
     "ListFiles",
     "ListPlace",
+    "PassingTree",
     "RecordItem",
     "SegmentLeaves",
     "check_chain",
@@ -47,6 +54,7 @@ __all__ = [
     "item_at",
     "keys_of",
     "list_path",
+    "own_metadata_problem",
     "read_chain",
     "read_envelopes",
     "record_leaves",

@@ -25,6 +25,7 @@ from cordwood.kernels import (
     hash_records,
     list_roots,
 )
+from cordwood.verify.chain.laminarmq import own_metadata_problem
 from cordwood.verify.frame import DECOMPRESSED_BYTES_MAX, HEADER
 
 _FACTS = struct.Struct(
@@ -204,6 +205,10 @@ def _frame_item(data: Bytes, salt: bytes) -> bytes:
 
 def _laminarmq_item(data: Bytes, salt: bytes) -> bytes:
     """Return the item of a record of the format ``laminarmq``; docs/formats/laminarmq.md has the layout."""
+    if own_metadata_problem(memoryview(data)) is not None:
+        (metadata,) = struct.unpack_from("<I", data)
+        foreign = (b"cordwood.laminarmq.metadata", bytes(data[4 : 4 + metadata]))
+        return _item(salt, -1, None, bytes(data[4 + metadata :]), [foreign])
     metadata, timestamp, flags, key_bytes = struct.unpack_from("<IqBi", data)
     at = 17
     key = None if key_bytes < 0 else bytes(data[at : at + key_bytes])

@@ -19,13 +19,23 @@ from cordwood.verify.segments.sidecars import (
     RustlogRecords,
     open_entries,
 )
+from cordwood.verify.segments.transactions import (
+    CONTROL,
+    TRANSACTIONAL,
+    SegmentTransactions,
+    TransactionEvent,
+    marker_type,
+)
+from cordwood.verify.segments.transactions_check import Outcomes, TransactionsCheck
 
 __all__ = [
+    "CONTROL",
     "ENDED",
     "LOG_START",
     "NULL",
     "RECORDS",
     "SHARED",
+    "TRANSACTIONAL",
     "AnyFrame",
     "BareRustlogRecords",
     "EnvelopeFrame",
@@ -36,12 +46,17 @@ __all__ = [
     "IndexClaim",
     "KimberliteRecords",
     "LaminarmqRecords",
+    "Outcomes",
     "Owners",
     "RecordFrame",
     "RustlogRecords",
     "SegmentOwners",
     "SegmentPlan",
+    "SegmentTransactions",
+    "TransactionEvent",
+    "TransactionsCheck",
     "check_segment",
+    "marker_type",
     "open_entries",
     "open_reader",
 ]

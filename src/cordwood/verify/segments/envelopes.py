@@ -24,6 +24,7 @@ from cordwood.verify.frame import (
     frame_at,
     pieces,
 )
+from cordwood.verify.segments.control import read_control
 from cordwood.verify.segments.records import SelfContained, compare_checksum, head_at, wrong
 
 _ENVELOPE = struct.Struct(
@@ -49,6 +50,9 @@ _MAGIC, _VERSION = b"WENV", 1
 _COVERED_FROM = 4
 RECORDS, LOG_START, ENDED = range(3)
 _NOBODY = -1
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+#: The role of a frame in a transaction.
+NO_ROLE, IN_TRANSACTION = 0, 1
 
 
 class EnvelopeOwner(NamedTuple):
@@ -66,7 +70,8 @@ class EnvelopeFrame(NamedTuple):
     """A frame of the shared log; see `reader.AnyFrame`. Its offsets there are ids.
 
     ``first_offset`` is the offset of its first record in its partition. ``batch`` is the enclosed batch, if
-    it has records.
+    it has records. ``role`` is its role in a transaction, and ``sequence`` the base sequence of the batch, or
+    the coordinator epoch of a marker.
     """
 
     position: int
@@ -81,6 +86,8 @@ class EnvelopeFrame(NamedTuple):
     crc: int
     zeros: tuple[int, int]
     batch: PlacedHeader | None
+    role: int
+    sequence: int
 
     @property
     def end(self) -> int:
@@ -99,10 +106,10 @@ class EnvelopeFrame(NamedTuple):
 
     @property
     def producer(self) -> tuple[int, int, int]:
-        """Id, epoch and first sequence of the producer that sent the batch."""
+        """Id and epoch of the producer that sent the batch, and its sequence or coordinator epoch."""
         if self.batch is None:
             return _NOBODY, _NOBODY, _NOBODY
-        return self.batch.producer_id, self.batch.producer_epoch, self.batch.base_sequence
+        return self.batch.producer_id, self.batch.producer_epoch, self.sequence
 
 
 class EnvelopeFrames(SelfContained):
@@ -124,6 +131,7 @@ class EnvelopeFrames(SelfContained):
             raise wrong(position + 12, _VERSION, version, "version")
         if not _ENVELOPE.size <= size <= stop - position:
             raise wrong(position + 8, f"{_ENVELOPE.size} to {stop - position}", size, "size of the frame")
+        batch = self._batch_at(windows, position, size) if kind == RECORDS else None
         return EnvelopeFrame(
             position,
             size,
@@ -136,7 +144,8 @@ class EnvelopeFrames(SelfContained):
             first_offset,
             crc,
             (zero, other_zero),
-            self._batch_at(windows, position, size) if kind == RECORDS else None,
+            batch,
+            *_role_of(windows, batch),
         )
 
     def _batch_at(self, windows: FileWindows, position: int, size: int) -> PlacedHeader | None:
@@ -173,6 +182,15 @@ class EnvelopeFrames(SelfContained):
     def count(self, windows: FileWindows, frame: EnvelopeFrame) -> int:
         """Decode the batch, if there is one, and compare its records with its header."""
         return 0 if frame.batch is None else check_records(windows, frame.batch)
+
+
+def _role_of(windows: FileWindows, batch: PlacedHeader | None) -> tuple[int, int]:
+    """Return the role of a batch in a transaction, and what the index has in place of a sequence."""
+    if batch is None:
+        return NO_ROLE, _NOBODY
+    if batch.attributes & _CONTROL:
+        return read_control(windows, batch)
+    return IN_TRANSACTION if batch.attributes & _TRANSACTIONAL else NO_ROLE, batch.base_sequence
 
 
 def _check_fields(frame: EnvelopeFrame) -> None:

@@ -34,11 +34,11 @@ _ENTRY = struct.Struct(
     "Q"  # position of the frame in it
     "I"  # size of the frame
     "B"  # kind
-    "B"  # zero
+    "B"  # role in a transaction
     "h"  # producer epoch
     "q"  # producer id
     "q"  # largest timestamp
-    "i"  # first sequence
+    "i"  # first sequence; of a marker the coordinator epoch
 )
 _CRC = struct.Struct("<I")
 ENTRY_BYTES = _ENTRY.size + _CRC.size
@@ -59,7 +59,7 @@ def entry_of(frame: EnvelopeFrame, base: int) -> bytes:
         frame.position,
         frame.size,
         frame.kind,
-        0,
+        frame.role,
         producer_epoch,
         producer_id,
         frame.max_timestamp,

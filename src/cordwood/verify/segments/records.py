@@ -29,7 +29,8 @@ class RecordFrame(NamedTuple):
     """A frame that is one record; see `reader.AnyFrame`.
 
     ``timestamp`` is in milliseconds, floored. ``key_bytes`` and ``value_bytes`` are sizes as stored, NULL if
-    there is none. ``checksum`` is the stored one, ``before`` the stored hash of the previous record.
+    there is none. ``checksum`` is the stored one, ``before`` the stored hash of the previous record,
+    ``labels`` its tenant, stream and event type, in formats that store them.
     """
 
     position: int
@@ -41,6 +42,7 @@ class RecordFrame(NamedTuple):
     checksum: int
     compressed: bool = False
     before: bytes = b""
+    labels: tuple[int, int, int] | None = None
 
     @property
     def end(self) -> int:
@@ -205,7 +207,6 @@ assert _KIMBERLITE.size == 80
 _BEFORE_METADATA, _METADATA_BYTES, _COVERED_FROM = 40, 40, 8
 _TOMBSTONE = 2
 _PLAIN, _ZSTD = bytes(6), b"\1" + bytes(5)
-_TENANT = 0
 
 
 class KimberliteRecords(SelfContained):
@@ -214,13 +215,21 @@ class KimberliteRecords(SelfContained):
     If a record is changed, the next record has the wrong hash and shows it.
     """
 
-    def __init__(self, stream: int | None = None, before: str | None = None, left: str | None = None) -> None:
-        """Take the *stream* of the records, and the hashes from metadata around them.
+    def __init__(
+        self,
+        stream: int | None = None,
+        before: str | None = None,
+        left: str | None = None,
+        *,
+        tenant: int = 0,
+    ) -> None:
+        """Take the *stream* and *tenant* of the records, and the hashes from metadata around them.
 
         *before* is the hash, in hex, of the record before the first one, empty if there was none; *left* that
         of the last one, from the next segment. None means unknown.
         """
         self._stream = stream
+        self._tenant = tenant
         self._hash = None if before is None else bytes.fromhex(before) or bytes(32)
         # The expected hash in the last checked record.
         self._expected: bytes | None = None
@@ -230,16 +239,17 @@ class KimberliteRecords(SelfContained):
     def at(self, windows: FileWindows, position: int, stop: int) -> RecordFrame:
         """Read the header at *position*."""
         head = head_at(windows, position, stop, _KIMBERLITE.size)
-        length, crc, before, offset, _, _, timestamp, event, reserved = _KIMBERLITE.unpack(head)
+        length, crc, before, offset, tenant, stream, timestamp, event, reserved = _KIMBERLITE.unpack(head)
         data_bytes, room = length - _METADATA_BYTES, stop - position - _KIMBERLITE.size
         if not 0 <= data_bytes <= room:
             expected = f"{_METADATA_BYTES} to {_METADATA_BYTES + room}"
             raise wrong(position, expected, length, "record length")
-        value_bytes = NULL if event == _TOMBSTONE else data_bytes
+        value_bytes = NULL if event == _TOMBSTONE and not data_bytes else data_bytes
         compressed = reserved == _ZSTD
         size = _BEFORE_METADATA + length
+        timestamp_ms, labels = timestamp // 1000, (tenant, stream, event)
         return RecordFrame(
-            position, size, offset, timestamp // 1000, NULL, value_bytes, crc, compressed, before
+            position, size, offset, timestamp_ms, NULL, value_bytes, crc, compressed, before, labels
         )
 
     def check(self, windows: FileWindows, frame: RecordFrame) -> None:
@@ -248,18 +258,16 @@ class KimberliteRecords(SelfContained):
         found = crc32_of(windows, frame.position + _COVERED_FROM, frame.end)
         compare_checksum(frame.position + 4, frame.checksum, found, "CRC-32 of the record")
         index = windows.load(frame.position, _KIMBERLITE.size)
-        *_, tenant, stream, _, event, reserved = _KIMBERLITE.unpack_from(windows.data, index)
+        *_, tenant, stream, _, _, reserved = _KIMBERLITE.unpack_from(windows.data, index)
         if frame.base_offset > INT64_MAX:
             raise wrong(frame.position + 40, f"at most {INT64_MAX}", frame.base_offset, "position")
-        if self._stream is not None and (tenant, stream) != (_TENANT, self._stream):
+        if self._stream is not None and (tenant, stream) != (self._tenant, self._stream):
             raise WrongStream(
                 position=frame.position + 48,
-                expected=f"tenant {_TENANT} and stream {self._stream}",
+                expected=f"tenant {self._tenant} and stream {self._stream}",
                 found=f"tenant {tenant} and stream {stream}",
                 what=f"record {frame.base_offset}",
             )
-        if event > _TOMBSTONE:
-            raise wrong(frame.position + 72, "0 to 2", event, "event type")
         if reserved not in (_PLAIN, _ZSTD):
             expected = "zeros, or 1 and zeros where data is compressed"
             raise wrong(frame.position + 74, expected, reserved.hex(), "reserved bytes")

@@ -41,6 +41,7 @@ from cordwood.verify.segments.owners import OwnerIndexFile
 from cordwood.verify.segments.reader import AnyFrame, FrameReader
 from cordwood.verify.segments.records import FramedRecords, KimberliteRecords, wrong
 from cordwood.verify.segments.sidecars import LaminarmqRecords, RustlogRecords, open_entries
+from cordwood.verify.segments.transactions import SegmentTransactions
 
 _INDEX_ENTRY = struct.Struct(">QQ")
 _TIME_INDEX_ENTRY = struct.Struct(">qQ")
@@ -84,7 +85,9 @@ class SegmentPlan:
     owner_index_suffix: str = "oidx"
     record_format: str = "batch"
     partition: int = 0
+    tenant: int = 0
     index_interval_records: int = 0
+    time_index_sparse: bool = False
     before: str = ""
     left: str | None = None
     sidecar_suffix: str = ""
@@ -110,7 +113,7 @@ def open_reader(files: ReadableFiles, plan: SegmentPlan) -> FrameReader[Any]:
     if plan.record_format == "frame":
         return FramedRecords()
     if plan.record_format == "kimberlite":
-        return KimberliteRecords(plan.partition, plan.before, plan.left)
+        return KimberliteRecords(plan.partition, plan.before, plan.left, tenant=plan.tenant)
     dense_index = plan.record_format == "laminarmq"
     entries = open_entries(
         files,
@@ -123,10 +126,17 @@ def open_reader(files: ReadableFiles, plan: SegmentPlan) -> FrameReader[Any]:
     return LaminarmqRecords(entries) if dense_index else RustlogRecords(entries)
 
 
-def check_segment(files: ReadableFiles, plan: SegmentPlan, tally: Tally, see: See) -> int:
+def check_segment(
+    files: ReadableFiles,
+    plan: SegmentPlan,
+    tally: Tally,
+    see: See,
+    transactions: SegmentTransactions | None = None,
+) -> int:
     """Check all files of a segment of a known format and add the findings to *tally*.
 
-    *see* is called with each sound batch or envelope, marked or not. Return the offset after the last one.
+    *see* is called with each sound batch or envelope, marked or not, and *transactions* gets those of
+    transactions; the index of aborted ones is not checked here. Return the offset after the last one.
     Returns for any bytes. Memory is bounded by a window or by the largest frame with a correct checksum.
     """
     path = f"{plan.path}.{plan.log_suffix}"
@@ -147,6 +157,7 @@ def check_segment(files: ReadableFiles, plan: SegmentPlan, tally: Tally, see: Se
             tally.add_unreadable(f"{plan.path}.{plan.sidecar_suffix}", error)
             return plan.next_offset
         check = stack.enter_context(contextlib.closing(_SegmentWalk(files, file, plan, reader, tally, see)))
+        check.transactions = transactions
         try:
             check.run()
         except OSError as error:
@@ -168,6 +179,7 @@ class _SegmentWalk:
         see: See,
     ) -> None:
         self.next_offset = plan.base
+        self.transactions: SegmentTransactions | None = None
         self._end = 0
         self._see = see
         self._plan = plan
@@ -179,6 +191,8 @@ class _SegmentWalk:
         self._sound = True
         self._largest_timestamp: int | None = None
         self._indexed_at: int | None = None
+        # The frame that reached the largest timestamp, as long as the time index needs no entry for it.
+        self._unrecorded: tuple[int, int] | None = None
         index_path, time_index_path = (
             f"{plan.path}.{suffix}" for suffix in (plan.index_suffix, plan.time_index_suffix)
         )
@@ -254,7 +268,7 @@ class _SegmentWalk:
             try:
                 frame = self._reader.at(windows, position, windows.stop)
             except FrameError as error:
-                self._damaged(error)
+                self._damaged(error, position)
                 rest = f"{windows.stop - position} bytes from here on were not checked"
                 self._tally.add(
                     "note",
@@ -293,25 +307,30 @@ class _SegmentWalk:
         try:
             self._reader.check(windows, frame)
         except FrameError as error:
-            self._damaged(error)
+            self._damaged(error, frame.position)
             return False
         try:
             self._check_order(frame, self._plan.next_offset)
         except FrameError as error:
             self._intact = False
-            self._tally.add_error("corruption", self._file.path, error)
+            self._tally.add_error("corruption", self._file.path, error, frame.position)
         try:
             self._tally.records += self._reader.count(windows, frame)
         except FrameError as error:
-            self._tally.add_error("invalid", self._file.path, error)
+            self._tally.add_error("invalid", self._file.path, error, frame.position)
         self._compare_frame(windows, frame)
         self._pass(frame)
+        self._follow(windows, frame)
         return True
 
-    def _damaged(self, error: FrameError) -> None:
-        """Report bytes that are not a valid frame."""
+    def _follow(self, windows: FileWindows, frame: AnyFrame) -> None:
+        if self.transactions is not None and isinstance(frame, PlacedHeader):
+            self.transactions.add(windows, frame)
+
+    def _damaged(self, error: FrameError, frame_position: int | None = None) -> None:
+        """Report bytes that are not a valid frame, or a sidecar that does not fit."""
         self._intact = False
-        self._tally.add_error("corruption", self._file.path, error)
+        self._tally.add_error("corruption", self._file.path, error, frame_position)
         if self._compare is not None:
             self._compare.skip()
 
@@ -356,16 +375,32 @@ class _SegmentWalk:
             return
         if self._owners is not None and isinstance(frame, EnvelopeFrame):
             self._owners.add(frame)
-        if self._reader.indexed:
-            self._add_to_index(frame)
+        indexed = self._add_to_index(frame) if self._reader.indexed else self._begins_block(frame)
+        if indexed and self._unrecorded is not None:
+            self._time_index.add(_TIME_INDEX_ENTRY.pack(*self._unrecorded))
+            self._unrecorded = None
         if frame.record_count and (
             self._largest_timestamp is None or frame.max_timestamp > self._largest_timestamp
         ):
-            self._time_index.add(_TIME_INDEX_ENTRY.pack(frame.max_timestamp, frame.base_offset))
+            reached = frame.max_timestamp, frame.base_offset
+            if self._plan.time_index_sparse and self._largest_timestamp is not None:
+                self._unrecorded = reached
+            else:
+                self._time_index.add(_TIME_INDEX_ENTRY.pack(*reached))
             self._largest_timestamp = frame.max_timestamp
 
-    def _add_to_index(self, frame: AnyFrame) -> None:
-        """Expect an index entry of the frame if it is far enough from the last indexed one."""
+    def _begins_block(self, frame: AnyFrame) -> bool:
+        """Return whether a frame begins a later block of offsets than the last one that made a time grow.
+
+        Blocks of ``index_interval_records`` take the place of the entries of a sparse offset index.
+        """
+        if self._unrecorded is None:
+            return False
+        size, base = max(self._plan.index_interval_records, 1), self._plan.base
+        return (frame.base_offset - base) // size > (self._unrecorded[1] - base) // size
+
+    def _add_to_index(self, frame: AnyFrame) -> bool:
+        """Expect an index entry of the frame if it is far enough from the last indexed one; say if it is."""
         records = self._plan.index_interval_records
         place = frame.base_offset if records else frame.position
         if self._indexed_at is None or place - self._indexed_at >= (
@@ -373,6 +408,8 @@ class _SegmentWalk:
         ):
             self._index.add(_INDEX_ENTRY.pack(frame.base_offset, frame.position))
             self._indexed_at = place
+            return True
+        return False
 
     def _check_hash(self, windows: FileWindows) -> None:
         expected, found = self._plan.sha256, windows.digest()
@@ -396,6 +433,7 @@ class _SegmentWalk:
                 self._check_order(frame, INT64_MAX)
                 self._compare_frame(windows, frame)
                 self._pass(frame)
+                self._follow(windows, frame)
                 self._tally.frames_unmarked += 1
                 position = frame.end
         torn = self._written_end(position, size) - position

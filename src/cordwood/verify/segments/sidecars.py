@@ -13,6 +13,7 @@ import google_crc32c
 
 from cordwood.disk import ReadableFile, ReadableFiles
 from cordwood.errors import FrameError, InvalidBatch, TruncatedFrame
+from cordwood.verify.chain import LAMINARMQ_COUNT, LAMINARMQ_HEAD, own_metadata_problem
 from cordwood.verify.frame import INT64_MAX, FileWindows, pieces
 from cordwood.verify.segments.records import (
     NULL,
@@ -293,16 +294,8 @@ class BareRustlogRecords(SelfContained):
         return 1
 
 
-_LAMINARMQ = struct.Struct(
-    "<"
-    "I"  # metadata length
-    "q"  # timestamp, milliseconds
-    "B"  # flags: bit 0, the value is null
-    "i"  # key length, -1 for none
-)
-_COUNT = struct.Struct("<I")
-assert (_LAMINARMQ.size, _COUNT.size) == (17, 4)
-_LAMINARMQ_BYTES_MIN = 21
+#: The time of a record whose metadata another program wrote.
+_NO_TIME = -1
 
 
 class LaminarmqRecords(_SidecarReader):
@@ -313,10 +306,16 @@ class LaminarmqRecords(_SidecarReader):
 
     def at(self, windows: FileWindows, position: int, stop: int) -> RecordFrame:
         """Read the header of the record at *position*; the entry has its end."""
-        entry, offset = self._take(position, stop, _LAMINARMQ_BYTES_MIN)
-        index = windows.load(position, _LAMINARMQ.size)
-        metadata, timestamp, flags, key_bytes = _LAMINARMQ.unpack_from(windows.data, index)
-        value_bytes = NULL if flags else max(entry.size - _COUNT.size - metadata, 0)
+        entry, offset = self._take(position, stop, LAMINARMQ_COUNT.size)
+        index = windows.load(position, entry.size)
+        data = memoryview(windows.data)[index : index + entry.size]
+        (metadata,) = LAMINARMQ_COUNT.unpack_from(data)
+        if own_metadata_problem(data) is not None:
+            # Metadata of another program: neither key nor time, and the rest is the value.
+            value_bytes = max(entry.size - LAMINARMQ_COUNT.size - metadata, 0)
+            return RecordFrame(position, entry.size, offset, _NO_TIME, NULL, value_bytes, entry.checksum)
+        _, timestamp, flags, key_bytes = LAMINARMQ_HEAD.unpack_from(data)
+        value_bytes = NULL if flags else entry.size - LAMINARMQ_COUNT.size - metadata
         return RecordFrame(
             position, entry.size, offset, timestamp, max(key_bytes, NULL), value_bytes, entry.checksum
         )
@@ -327,35 +326,10 @@ class LaminarmqRecords(_SidecarReader):
         compare_checksum(frame.position, frame.checksum, found, "CRC-32 of the record")
 
     def count(self, windows: FileWindows, frame: RecordFrame) -> int:
-        """Check the metadata."""
-        index = windows.load(frame.position, frame.size)
-        data = memoryview(windows.data)[index : index + frame.size]
-        problem = _metadata_problem(data)
-        if problem is not None:
-            raise wrong(frame.position, "metadata of ours", problem, "record")
+        """Check that the metadata ends within the record; its layout may be that of another program."""
+        index = windows.load(frame.position, LAMINARMQ_COUNT.size)
+        (metadata,) = LAMINARMQ_COUNT.unpack_from(windows.data, index)
+        if LAMINARMQ_COUNT.size + metadata > frame.size:
+            problem = f"a length of {metadata} in a record of {frame.size} bytes"
+            raise wrong(frame.position, "metadata within the record", problem, "record")
         return 1
-
-
-def _metadata_problem(data: memoryview) -> str | None:
-    """Return the fault in the metadata at the beginning of *data*, None without one."""
-    length, _, flags, key_bytes = _LAMINARMQ.unpack_from(data)
-    end = _COUNT.size + length
-    if end > len(data):
-        return f"a length of {length} in a record of {len(data)} bytes"
-    if flags > 1 or (flags and end != len(data)):
-        return f"flags {flags:#04x} and a value of {len(data) - end} bytes"
-    if key_bytes < NULL:
-        return f"a key of {key_bytes} bytes"
-    try:
-        at = _LAMINARMQ.size + max(key_bytes, 0)
-        (headers,) = _COUNT.unpack_from(data[:end], at)
-        at += _COUNT.size
-        for _ in range(headers):
-            for text in (True, False):
-                (size,) = _COUNT.unpack_from(data[:end], at)
-                start, at = at + _COUNT.size, at + _COUNT.size + size
-                if text and at <= end:
-                    bytes(data[start:at]).decode()
-    except (struct.error, UnicodeDecodeError) as error:
-        return str(error)
-    return None if at == end else f"{at} bytes of metadata where its length says {end}"

@@ -25,7 +25,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -51,16 +51,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from cordwood.spark.access import Gathered
+
 #: The number of offsets in a file if record sizes are unknown, as by address.
 OFFSETS_MAX_BY_ADDRESS = 1_000_000
 _OWN = "_cordwood"
 
-Do: TypeAlias = Callable[[ExportSlice], list[Written]]
-RunTasks: TypeAlias = Callable[[Sequence[ExportSlice], Do], list[list[Written]]]
-"""Executes the work of each slice and returns the results in order."""
+Do: TypeAlias = Callable[["ExportTask"], list[Written]]
+RunTasks: TypeAlias = Callable[[Sequence["ExportTask"], Do], list[list[Written]]]
+"""Executes the work of each task and returns the results in order."""
 
 _MANIFESTS = msgspec.json.Decoder(Manifest)
 _PLANS = msgspec.json.Decoder(ExportPlan)
+
+
+class ExportTask(NamedTuple):
+    """The work of a task: a slice, and its range with the aborted transactions in it."""
+
+    slice: ExportSlice
+    piece: Piece | Gathered
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ def export(spark: SparkSession, options: ExportOptions) -> ExportJobReport:
         DirectoryRefused: If the directory cannot be exported to.
         JobFailed: If a task fails.
     """
-    return run_export(options, lambda slices, do: spread(spark, slices, do), PosixFiles(BY_UMASK))
+    return run_export(options, lambda tasks, do: spread(spark, tasks, do), PosixFiles(BY_UMASK))
 
 
 def run_export(options: ExportOptions, run_tasks: RunTasks, files: Files) -> ExportJobReport:
@@ -120,16 +129,22 @@ def run_export(options: ExportOptions, run_tasks: RunTasks, files: Files) -> Exp
         with _locked(files, to):
             done: list[tuple[ExportPlan, list[Written]]] = []
             do = functools.partial(_export_slice, files, to, _place(options.place), options.skip_lost)
+
+            def complete(plan: ExportPlan, *, resumed: bool) -> None:
+                pieces = access.with_aborted([each.piece for each in plan.slices])
+                tasks = list(map(ExportTask, plan.slices, pieces))
+                done.append((plan, _complete(files, to, plan, run_tasks(tasks, do), resumed=resumed)))
+
             manifest, unfinished = _read(files, to)
             if unfinished is not None:
-                done.append((unfinished, _complete(files, to, unfinished, do, run_tasks, resumed=True)))
+                complete(unfinished, resumed=True)
                 manifest = unfinished.after
             standing = standing_of(access, names)
             cut = functools.partial(_cut, access, by_address=options.place.path is None)
             plan, lost = plan_next(manifest, standing, cut, skip_lost=options.skip_lost)
             if plan.after.topics != manifest.topics:
                 write_metadata(files, join(to, _OWN, "plan.json"), plan)
-                done.append((plan, _complete(files, to, plan, do, run_tasks, resumed=False)))
+                complete(plan, resumed=False)
     return _report(to, done, plan.after, standing, lost, completed=unfinished is not None)
 
 
@@ -211,10 +226,10 @@ def _cut(access: Access, piece: Piece, *, by_address: bool) -> list[Piece]:
 
 
 def _complete(
-    files: Files, to: str, plan: ExportPlan, do: Do, run_tasks: RunTasks, *, resumed: bool
+    files: Files, to: str, plan: ExportPlan, of_slices: Sequence[Sequence[Written]], *, resumed: bool
 ) -> list[Written]:
-    """Execute a plan and record its completion. Durable on return."""
-    written = [file for of_slice in run_tasks(plan.slices, do) for file in of_slice]
+    """Record that the files of a plan are written. Durable on return."""
+    written = [file for of_slice in of_slices for file in of_slice]
     remove_leftovers(files, to, plan.slices, written, everywhere=resumed)
     write_metadata(files, join(to, _OWN, "manifest.json"), plan.after)
     _remove_plan(files, to)
@@ -227,7 +242,7 @@ def _remove_plan(files: Files, to: str) -> None:
 
 
 def _export_slice(
-    files: Files, to: str, place: LogLocation, skip_lost: bool, piece: ExportSlice
+    files: Files, to: str, place: LogLocation, skip_lost: bool, work: ExportTask
 ) -> list[Written]:
     """Write one slice, in a task."""
     if not files.exists(join(to, _OWN, "plan.json")):
@@ -238,11 +253,11 @@ def _export_slice(
 
     def batches() -> Iterator[pa.RecordBatch]:
         with contextlib.closing(open_access(place, verify=True, task=True)) as access:
-            found = access.read([piece.piece], parquet_schema(), fail_on_data_loss=not skip_lost)
+            found = access.read([work.piece], parquet_schema(), fail_on_data_loss=not skip_lost)
             yield from map(with_null_headers, found)
 
     try:
-        return write_slice(files, to, piece, batches)
+        return write_slice(files, to, work.slice, batches)
     except RecordsLost as error:
         raise loss_refused(error) from error
     except OSError as error:

@@ -102,7 +102,7 @@ def plan_next(
             start = ends.start if reached is None else max(reached.next, ends.start)
             if start < ends.end:
                 pieces = cut(Piece(name, number, start, ends.end, now.topic_id, ends.epoch))
-                slices += [ExportSlice(*piece, after.made_again) for piece in pieces]
+                slices += [ExportSlice(*piece[:6], after.made_again) for piece in pieces]
     if lost and not skip_lost:
         raise loss_refused(lost[0])
     run = before.run + 1

@@ -101,13 +101,15 @@ def prepare(
         raise RecordRefused(str(damage))
     segment.use_indexes(index, times)
     write_indexes(segment, index, times)
+    now_ms = context.clock.now_ms()
     segment.info = msgspec.structs.replace(
         info,
         max_timestamp=times.largest,
         index_crc32c=google_crc32c.value(bytes(index.entries)),
         time_index_crc32c=google_crc32c.value(bytes(times.entries)),
-        opened_ms=context.clock.now_ms(),
-        sealed_ms=context.clock.now_ms(),
+        opened_ms=now_ms,
+        sealed_ms=now_ms,
+        appended_ms=now_ms,
     )
     return segment
 
@@ -121,6 +123,9 @@ def _number(
         while position < size:
             head = bytearray(file.read_at(position, format_.place_size))
             frame_size, offset = format_.renumber(head, offset, leader_epoch)
+            if format_.is_transactional(head):
+                # No coordinator knows its transaction, so it might stay open for ever.
+                raise RecordRefused(f"{path}: the batch at byte {position} is part of a transaction")
             write_all(file, position, head)
             position += frame_size
         if position != size or file.size() != size:

@@ -8,6 +8,7 @@ from cordwood.errors import OffsetOutOfRange
 from cordwood.storage.log.changes.change import SegmentChange
 from cordwood.storage.log.changes.truncation import remove_segments
 from cordwood.storage.log.log_core import LogCore
+from cordwood.storage.log.segment import segment_path
 from cordwood.storage.log.state import PartitionState, advanced_state, write_state
 from cordwood.telemetry import SEGMENTS
 
@@ -38,8 +39,11 @@ class AdvanceLogStart(SegmentChange):
 
     def commit(self) -> PartitionState:
         """Write the state that no longer names the segments below the new start."""
-        state = advanced_state(self.log.state, self._offset)
-        write_state(self.log.context.files, self.log.directory, state)
+        files, directory, before = self.log.context.files, self.log.directory, self.log.state
+        # Their removal failed: the next open must still know that they were to go.
+        left = [base for base in before.removing if files.exists(segment_path(directory, base, "log"))]
+        state = advanced_state(before, self._offset, left)
+        write_state(files, directory, state)
         return state
 
     def apply(self, state: PartitionState) -> None:

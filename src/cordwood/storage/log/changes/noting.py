@@ -1,4 +1,4 @@
-"""Recording more about sealed segments whose files stay as they are."""
+"""Recording more about a partition whose files stay as they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import msgspec
 
 from cordwood.storage.log.changes.change import SegmentChange
 from cordwood.storage.log.log_core import LogCore
-from cordwood.storage.log.state import PartitionState, SealedInfo, write_state
+from cordwood.storage.log.state import (
+    PartitionState,
+    SealedInfo,
+    transactional_state,
+    write_state,
+)
 
 
 class NoteSealed(SegmentChange):
@@ -43,6 +48,26 @@ class NoteSealed(SegmentChange):
         self.log.publish(state)
         for segment, info in zip(self.log.view.segments, state.sealed, strict=False):
             segment.info = info
+
+
+class NoteTransactional(SegmentChange):
+    """Record that the partition is about to get its first record of a transaction."""
+
+    doing = "noting the first transaction"
+
+    def prepare(self) -> bool:
+        """Do nothing: no file changes."""
+        return True
+
+    def commit(self) -> PartitionState:
+        """Write the state that says so."""
+        state = transactional_state(self.log.state)
+        write_state(self.log.context.files, self.log.directory, state)
+        return state
+
+    def apply(self, state: PartitionState) -> None:
+        """Let readers see the state."""
+        self.log.publish(state)
 
 
 def _noted(info: SealedInfo, noted: SealedInfo) -> SealedInfo:

@@ -64,5 +64,6 @@ def go_on_after(
         (*log.view.segments[:-1], sealed),
     )
     log.known_producers.save_synced(info.next_offset)
+    log.note_for_hashing()
     context.telemetry.add(SEGMENTS_ROLLED)
     context.telemetry.add(SEGMENTS)

@@ -60,6 +60,7 @@ class Swap(SegmentChange):
         at = segments.index(self._old[0])
         log.publish(finished, (*segments[:at], self._new, *segments[at + len(self._old) :]))
         log.swaps += 1
+        log.note_for_hashing()
         for segment in self._old:
             context.open_files.forget(segment.number)
         context.telemetry.add(SEGMENTS, 1 - len(self._old))

@@ -27,7 +27,7 @@ from cordwood.telemetry import SEGMENTS
 
 COPY_BYTES = 8 << 20
 #: Every file a segment has. The log is removed last, so that a half-removed segment is recognized.
-SUFFIXES = ("idx", "timeidx", "oidx", "sum", "index", "log")
+SUFFIXES = ("idx", "timeidx", "txnindex", "oidx", "sum", "index", "log")
 #: The files that some formats have beside the log, as authoritative as it is.
 SIDECAR_SUFFIXES = ("sum", "index")
 #: The file that is to become ``<base>.log`` once the truncation is committed.
@@ -87,8 +87,13 @@ class Truncate(SegmentChange):
         context.telemetry.add(SEGMENTS, self._at + 1 - len(segments))
         finished = context.reserve.freeing(lambda: finish_cut(context.files, log.directory, state))
         active = reopen_active(context, log.directory, log.config, log.format, finished, self._cut.end)
+        if finished.transactional:
+            log.known_producers.hold(finished.log_start_offset)
         log.switch_to(active, finished, segments[: self._at])
         log.known_producers.cut(finished.leader_epoch, active.next_offset, context.clock.now_ms())
+        if finished.transactional:
+            log.show_ended()
+            log.move_mark(log.end, sync=True)
         log.note_for_chain()
         self.report = self.report._replace(removed_bytes=self.report.removed_bytes - log.size())
 

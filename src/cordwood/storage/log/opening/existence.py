@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 
+from cordwood import tenancy
 from cordwood.disk import Files, join, read_marks
 from cordwood.errors import MetadataDamaged
 from cordwood.storage.log.changes import truncation
 from cordwood.storage.log.segment import segments_directory
 from cordwood.storage.log.state import PartitionState, mark_path, state_path
 from cordwood.storage.meta import TopicEntry
+from cordwood.tenancy import DEFAULT_ORG
 
 #: The largest size of a sidecar without entries, in bytes.
 SIDECAR_HEAD_MAX = 16
@@ -58,10 +60,13 @@ def check_belongs(
     """Check that *state* belongs to the partition at *directory*.
 
     Raises:
-        MetadataDamaged: If it is of another topic or partition, or begins before *initial_offset*.
+        MetadataDamaged: If it is of another topic, partition or tenant, or begins before *initial_offset*.
     """
     if (state.topic, state.topic_id, state.partition) != (entry.name, entry.id, partition):
         found = f"partition {state.partition} of topic {state.topic} with id {state.topic_id}"
         raise MetadataDamaged(state_path(directory), f"belongs to {found}")
+    org = tenancy.split(entry.name).org
+    if state.tenant not in (DEFAULT_ORG, org):
+        raise MetadataDamaged(state_path(directory), f"belongs to tenant {state.tenant}, its topic to {org}")
     if min([state.active_base, *(info.base for info in state.sealed)]) < initial_offset:
         raise MetadataDamaged(state_path(directory), f"begins before offset {initial_offset}")

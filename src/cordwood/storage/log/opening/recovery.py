@@ -13,12 +13,24 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from cordwood.config import TopicConfig
-from cordwood.disk import File, Files, Mark, MarkFile, Store, join, parent, read_marks, write_atomically
+from cordwood.disk import (
+    UNKNOWN_MS,
+    File,
+    Files,
+    Mark,
+    MarkFile,
+    Store,
+    join,
+    parent,
+    read_marks,
+    write_atomically,
+)
 from cordwood.errors import MetadataDamaged
 from cordwood.formats import ENTRY_SIZE, Beside, Ending, Format, FrameTable
 from cordwood.index import TimeIndex
 from cordwood.kernels import INT64_MAX
 from cordwood.storage.log.active_segment import (
+    NOT_OPENED,
     ActiveSegment,
     Flushed,
     LogContext,
@@ -30,7 +42,7 @@ from cordwood.storage.log.active_segment import (
     opened_ms,
 )
 from cordwood.storage.log.changes import swapping, truncation
-from cordwood.storage.log.opening.leftovers import remove_leftovers
+from cordwood.storage.log.opening.leftovers import holds_records, move_to_quarantine, remove_leftovers
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.log.reading import Bounds, bounds_of, index_frames, left_before, note_frames
 from cordwood.storage.log.segment import (
@@ -75,6 +87,8 @@ class RecoveryReport:
     finished_truncation: bool = False
     finished_swap: bool = False
     removed_leftovers: tuple[str, ...] = ()
+    #: Files of ``segments/`` that nothing explains, moved to the quarantine.
+    set_aside: tuple[str, ...] = ()
     damage: str | None = None
 
     @property
@@ -93,7 +107,8 @@ def create_partition(
     active = empty_active(context, directory, state, stores, format_)
     with contextlib.suppress(FileNotFoundError):
         files.unlink(mark_path(directory))
-    mark = MarkFile.create(files, mark_path(directory), mark_of(state, active, 0, active.next_offset))
+    first = active.next_offset
+    mark = MarkFile.create(files, mark_path(directory), mark_of(state, active, 0, first, first))
     write_state(files, directory, state)
     # A process that made these directories may have crashed before it synced their names: the directory of
     # the topic, the one of all topics, and the data directory.
@@ -133,23 +148,25 @@ def open_partition(
         # No crash destroys both slots. Every whole frame is still kept, but the report mentions the damage.
         report = replace(report, damage=f"{mark_path(directory)} is missing or unreadable")
     mark = newest_mark(state, marks, directory)
-    sealed: tuple[Segment, ...] = tuple(
-        OwnedSegment(context.open_files, directory, info, format_) for info in state.sealed
-    )
+    opened = (OwnedSegment(context.open_files, directory, info, format_) for info in state.sealed)
+    sealed: tuple[Segment, ...] = tuple(opened)
     recovery = _Recovery(context, directory, quarantine, config, format_, state, mark, report)
     active = recovery.recover_active()
     if recovery.lost is not None:
-        lost = Segment(context.open_files, directory, recovery.lost, format_)
-        sealed = (*sealed, lost)
+        sealed = (*sealed, Segment(context.open_files, directory, recovery.lost, format_))
     leftovers = remove_leftovers(context.files, directory, quarantine, recovery.state, format_)
-    report = replace(recovery.report, removed_leftovers=leftovers)
+    report = replace(recovery.report, removed_leftovers=leftovers.deleted, set_aside=leftovers.set_aside)
     mark_file = MarkFile.open(context.files, mark_path(directory))
-    now = mark_of(recovery.state, active, active.store.end, active.next_offset)
-    if mark is None or now != mark._replace(sequence=0) or not report.clean:
+    log = PartitionLog(context, directory, config, format_, recovery.state, sealed, active, mark_file)
+    log.learn_transactions()
+    now = mark_of(recovery.state, active, active.store.end, active.next_offset, log.view.last_stable_offset)
+    # The append time alone is no reason to write: closing writes it.
+    if mark is None or now != mark._replace(sequence=0, appended_ms=now.appended_ms) or not report.clean:
         mark_file.write(now)
         mark_file.sync()
         context.files.sync_directory(directory)
-    log = PartitionLog(context, directory, config, format_, recovery.state, sealed, active, mark_file)
+    if any(info.sha256 is None for info in recovery.state.sealed):
+        log.note_for_hashing()
     context.telemetry.observe(RECOVERY_SECONDS, (context.clock.monotonic_ns() - started) / 1e9)
     return log, report
 
@@ -275,8 +292,10 @@ class _Recovery:
             self.format,
             stores,
             opened_ms(times, self.context.clock),
+            self._appended_ms(end),
             left or b"",
         )
+        active.opened_with = self.mark
         active.take_indexes(index, times)
         if flushed is None:
             active.rewrite_indexes()
@@ -285,6 +304,16 @@ class _Recovery:
             active.trim_index_files()
             active.sync_indexes(len(index), len(times))
         return active
+
+    def _appended_ms(self, end: Bound) -> int:
+        """Return when the last record below *end* was appended: as the mark says, or no later than now."""
+        if not end.position:
+            return NOT_OPENED
+        mark, now_ms = self.mark, self.context.clock.now_ms()
+        said = mark is not None and (mark.base, mark.position) == (end.base, end.position)
+        if mark is None or not said or mark.appended_ms == UNKNOWN_MS:
+            return now_ms
+        return min(mark.appended_ms, now_ms)
 
     # --- the sidecar ------------------------------------------------------------------------------
 
@@ -330,14 +359,26 @@ class _Recovery:
         if bound.next_offset == bound.base:
             stores = create_stores(files, self.directory, bound.base, self.config, self.format)
         else:
-            # Its timestamps are unknown, so a search by time must not skip it.
+            # Its timestamps are unknown, so a search by time must not skip it, and its age counts from now.
             self.lost = msgspec.structs.replace(
-                active_info(self.state, bound), max_timestamp=INT64_MAX, generation=0
+                active_info(self.state, bound),
+                max_timestamp=INT64_MAX,
+                generation=0,
+                sealed_ms=self.context.clock.now_ms(),
             )
+            self._clear(bound.next_offset)
             stores = create_stores(files, self.directory, bound.next_offset, self.config, self.format)
             self.state = sealed_state(self.state, self.lost)
             write_state(files, self.directory, self.state)
         return empty_active(self.context, self.directory, self.state, stores, self.format)
+
+    def _clear(self, base: int) -> None:
+        """Move files with records out of the way of a new segment: making it would empty them."""
+        for suffix in ("log", *truncation.SIDECAR_SUFFIXES):
+            path = segment_path(self.directory, base, suffix)
+            if holds_records(self.context.files, path):
+                name = f"{base:020d}.{suffix}"
+                move_to_quarantine(self.context.files, self.directory, self.quarantine, self.state, name)
 
     # --- indexes ----------------------------------------------------------------------------------
 

@@ -13,17 +13,22 @@ from cordwood.storage.log.reading.frame_walk import (
     read_run,
     walk,
 )
+from cordwood.storage.log.reading.growth import GrowthWatch
+from cordwood.storage.log.reading.hold import VisibilityHold
 from cordwood.storage.log.reading.reader import LogReader
-from cordwood.storage.log.reading.view import Fetched, Published, View, bounds_of
+from cordwood.storage.log.reading.view import Fetched, Published, Standing, View, bounds_of
 
 __all__ = [
     "REINDEX_WINDOW_BYTES",
     "Bounds",
     "Fetched",
     "FrameRun",
+    "GrowthWatch",
     "LogReader",
     "Published",
+    "Standing",
     "View",
+    "VisibilityHold",
     "Window",
     "bounds_of",
     "checked_sha256",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -47,6 +47,22 @@ class FrameRun:
         """The offset after the last frame."""
         return self.table.next_offset(self.last)
 
+    def before(self, limit: int) -> FrameRun | None:
+        """Return the frames that begin below the offset *limit*, None if there are none."""
+        if self.table.next_offset(self.last) <= limit:
+            return self
+        last = self.table.find(limit)
+        if last > self.last or self.table.base_offset(last) >= limit:
+            last -= 1
+        return replace(self, last=last) if last >= self.first else None
+
+    def frames(self) -> Iterator[tuple[int, int | None, memoryview]]:
+        """Yield each frame as it is stored, with its first offset and its largest timestamp."""
+        table, whole = self.table, memoryview(self.buffer)
+        for frame in range(self.first, self.last + 1):
+            end = table.position(frame + 1) if frame + 1 < len(table) else table.end
+            yield table.base_offset(frame), table.max_timestamp(frame), whole[table.position(frame) : end]
+
     def records(self) -> Iterator[Record]:
         """Yield the data records, decoded frame by frame.
 
@@ -71,7 +87,7 @@ class Bounds:
 
     ``end`` is the position and ``next_offset`` the offset where what may be read stops; a frame ends
     exactly there. ``dense`` says that offsets have no gaps; ``epochs`` from which offset on frames carry
-    which leader epoch.
+    which leader epoch; ``rechecks`` that checksums are compared again in frames that were read before.
     """
 
     end: int
@@ -79,6 +95,7 @@ class Bounds:
     dense: bool
     epochs: tuple[tuple[int, int], ...]
     size_max: int
+    rechecks: bool = False
 
 
 class Window(NamedTuple):
@@ -149,10 +166,8 @@ def note_frames(index: OffsetIndex, times: TimeIndex, table: FrameTable, positio
     """Add the index entries of the frames in *table*, whose buffer was read from *position* on."""
     for frame in range(len(table)):
         offset = table.base_offset(frame)
-        index.add(offset, position + table.position(frame))
-        timestamp = table.max_timestamp(frame)
-        if timestamp is not None:
-            times.add(timestamp, offset)
+        is_indexed = index.add(offset, position + table.position(frame))
+        times.add(table.max_timestamp(frame), offset, is_indexed=is_indexed)
 
 
 def walk(
@@ -259,7 +274,7 @@ def _scan(
         dense=bounds.dense,
         epochs=bounds.epochs,
         size_max=bounds.size_max,
-        checked_before=segment.checked.end_from(position) - position,
+        checked_before=0 if bounds.rechecks else segment.checked.end_from(position) - position,
         beside=Beside(position, sidecar, before),
     )
 
@@ -333,11 +348,14 @@ def find_timestamp(
     Raises:
         CorruptRange: If a frame that may hold it is not what was written.
     """
-    offset = indexes_of(segment, bounds)[1].first_at(timestamp)
+    index, times = indexes_of(segment, bounds)
+    offset = times.first_at(timestamp)
     damage = segment.damage
     if damage is not None and (offset is None or offset >= damage.offset):
         # The index was built without what is damaged, which may hold the record.
         raise damage
+    if times.sparse and bounds.next_offset > segment.base:
+        offset = unrecorded_from(index, times, bounds.next_offset - 1 if offset is None else offset)
     if offset is None:
         return None
     # The log start may have moved past that frame; then the first match is anywhere after it.
@@ -346,6 +364,17 @@ def find_timestamp(
         if record.timestamp >= timestamp:
             return record.offset, record.timestamp
     return None
+
+
+def unrecorded_from(index: OffsetIndex, times: TimeIndex, offset: int) -> int:
+    """Return the last offset, at most *offset*, with an entry in *times* for each growth before it.
+
+    From there on up to *offset*, a frame may have reached a timestamp without an entry.
+    """
+    if times.has_blocks:
+        return times.block_start(offset)
+    found = index.floor_entry(offset)
+    return offset if found is None else found[0]
 
 
 def records_from(segment: Segment, offset: int, bounds: Bounds) -> Iterator[Record]:
@@ -363,11 +392,15 @@ def records_from(segment: Segment, offset: int, bounds: Bounds) -> Iterator[Reco
         offset = run.next_offset
 
 
-def checked_sha256(segment: Segment, bounds: Bounds) -> str | None:
-    """Return the SHA-256 of a sealed segment in hex, None if it is not what was written or is gone."""
+def checked_sha256(segment: Segment, bounds: Bounds, pace: Callable[[int], None]) -> str | None:
+    """Return the SHA-256 of a sealed segment in hex, None if it is not what was written or is gone.
+
+    *pace* is called with the number of bytes after each read; its exceptions are raised.
+    """
     digest = hashlib.sha256()
     for found in walk(segment, bounds, (segment.base, 0), REINDEX_WINDOW_BYTES, None):
         if isinstance(found, CorruptRange):
             return None
         digest.update(memoryview(found.data)[: found.table.end])
+        pace(found.table.end)
     return digest.hexdigest()

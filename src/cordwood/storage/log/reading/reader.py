@@ -34,14 +34,14 @@ class LogReader:
         log = self._log
         while True:
             log.check()
-            swaps, view = log.swaps, log.view
+            swaps, view = log.swaps, log.shown
             try:
                 found = call(view)
             except (CorruptRange, ValueError) as error:
                 # A change of the segments that was under way has ended once the lock is free.
                 with log.lock:
                     log.check()
-                    now = log.view
+                    now = log.shown
                 if now.segments == view.segments and now.state is view.state:
                     self._count_damage(error)
                     raise
@@ -61,7 +61,7 @@ class LogReader:
             self._damaged.add((error.path, error.position))
             self._log.context.telemetry.add(CORRUPT_RANGES)
 
-    def wait_beyond(self, offset: int) -> int:
+    def wait_beyond(self, offset: int, *, committed: bool = False) -> int:
         """See `PartitionLog.wait_beyond`."""
         log = self._log
         with log.grown:
@@ -69,12 +69,13 @@ class LogReader:
             try:
                 while True:
                     log.check()
-                    high_watermark = log.view.high_watermark
-                    if high_watermark > offset:
-                        return high_watermark
-                    if high_watermark < offset:
+                    view = log.shown
+                    end = view.last_stable_offset if committed else view.high_watermark
+                    if end > offset:
+                        return end
+                    if view.high_watermark < offset:
                         # Truncated below the caller: records appended there now are not the next ones.
-                        raise OffsetOutOfRange(offset, log.log_start_offset, high_watermark)
+                        raise OffsetOutOfRange(offset, log.log_start_offset, view.high_watermark)
                     log.grown.wait()
             finally:
                 log.followers -= 1

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from cordwood.errors import CorruptRange, OffsetOutOfRange
+from cordwood.index import AbortedEntry
 from cordwood.storage.log.reading.frame_walk import (
     Bounds,
     FrameRun,
@@ -16,6 +17,7 @@ from cordwood.storage.log.reading.frame_walk import (
     indexes_of,
     read_run,
     records_from,
+    unrecorded_from,
 )
 from cordwood.storage.log.segment import Segment
 from cordwood.storage.log.state import PartitionState, SealedInfo
@@ -29,6 +31,15 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_end_offset: int
     log_start_offset: int
+    #: Aborted transactions with records in the runs; only of a read of committed records.
+    aborted: tuple[AbortedEntry, ...] = ()
+
+
+Standing = tuple[int, int, int]
+"""The high watermark, the log start offset and the last stable offset of a partition at one moment.
+
+A plain tuple: a fetch of many partitions makes one for each.
+"""
 
 
 class Published(NamedTuple):
@@ -37,6 +48,7 @@ class Published(NamedTuple):
     log_start_offset: int
     high_watermark: int
     epochs: tuple[tuple[int, int], ...]
+    last_stable_offset: int
 
     @property
     def leader_epoch(self) -> int:
@@ -52,6 +64,25 @@ class View(NamedTuple):
     position: int
     high_watermark: int
     frame_size_max: int
+    #: Whether each read compares checksums, also of frames that were read before.
+    rechecks: bool = False
+    #: The first offset of an open transaction; beyond every offset without one.
+    open_from: int = 1 << 62
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the high watermark if none is open below it."""
+        if self.open_from >= self.high_watermark:
+            return self.high_watermark
+        return max(self.open_from, self.state.log_start_offset)
+
+    @property
+    def standing(self) -> Standing:
+        """The offsets that a client is told."""
+        end = stable = self.high_watermark
+        if self.open_from < end:
+            stable = self.last_stable_offset
+        return end, self.state.log_start_offset, stable
 
     def find_segment(self, offset: int) -> int:
         """Return the number of the segment that holds *offset*, or would hold it."""
@@ -62,13 +93,20 @@ class View(NamedTuple):
         info = self.segments[at].info
         if at == len(self.segments) - 1:
             info = msgspec.structs.replace(info, size=self.position, next_offset=self.high_watermark)
-        return bounds_of(self.state, info, self.frame_size_max)
+        return bounds_of(self.state, info, self.frame_size_max, rechecks=self.rechecks)
 
-    def read(self, offset: int, max_bytes: int, log_end_offset: int, stop: int | None = None) -> Fetched:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        log_end_offset: int,
+        stop: int | None = None,
+        limit: int | None = None,
+    ) -> Fetched:
         """Return whole frames from the one that holds *offset* on, below the high watermark.
 
         About *max_bytes* of them, across segments; the first one is returned whole however large it is.
-        Little is read beyond the offset *stop*.
+        Little is read beyond the offset *stop*, and no frame that begins at or after *limit* is returned.
 
         Raises:
             OffsetOutOfRange: If *offset* is below the log start or above the high watermark.
@@ -80,6 +118,8 @@ class View(NamedTuple):
         runs: list[FrameRun] = []
         next_offset, left, at = offset, max_bytes, self.find_segment(offset)
         end = self.high_watermark if stop is None else min(stop, self.high_watermark)
+        if limit is not None:
+            end = min(end, limit)
         while next_offset < end and at < len(self.segments) and (left > 0 or not runs):
             try:
                 needed = max(left, 0)
@@ -91,6 +131,10 @@ class View(NamedTuple):
                     # The frames before the damage are served; the next read begins with it and is refused.
                     break
                 raise
+            if run is not None and limit is not None:
+                run = run.before(limit)
+                if run is None:
+                    break
             if run is None:
                 at += 1
                 continue
@@ -174,7 +218,7 @@ class View(NamedTuple):
         best: tuple[int, int] | None = None
         for at, segment in enumerate(self.segments):
             if at == len(self.segments) - 1:
-                largest = indexes_of(segment, self.bounds(at))[1].largest_below(self.high_watermark)
+                largest = _largest_visible(self, at)
             else:
                 largest = segment.info.max_timestamp
             if best is not None and largest <= best[1]:
@@ -186,6 +230,17 @@ class View(NamedTuple):
             if found is not None and (best is None or found[1] > best[1]):
                 best = found
         return best
+
+
+def _largest_visible(view: View, at: int) -> int:
+    """Return the largest timestamp of the visible frames of the active segment, NO_TIMESTAMP without any."""
+    segment, bounds = view.segments[at], view.bounds(at)
+    index, times = indexes_of(segment, bounds)
+    largest = times.largest_below(view.high_watermark)
+    if times.sparse and bounds.next_offset > segment.base:
+        start = unrecorded_from(index, times, bounds.next_offset - 1)
+        return max([largest, *(record.timestamp for record in records_from(segment, start, bounds))])
+    return largest
 
 
 def _newest_readable(view: View, at: int) -> tuple[int, int] | None:
@@ -201,7 +256,9 @@ def _newest_readable(view: View, at: int) -> tuple[int, int] | None:
     return found
 
 
-def bounds_of(state: PartitionState, info: SealedInfo, frame_size_max: int) -> Bounds:
+def bounds_of(
+    state: PartitionState, info: SealedInfo, frame_size_max: int, *, rechecks: bool = False
+) -> Bounds:
     """Return the bounds that the frames of the segment of *info* must keep to."""
     return Bounds(
         end=info.size,
@@ -209,4 +266,5 @@ def bounds_of(state: PartitionState, info: SealedInfo, frame_size_max: int) -> B
         dense=not info.generation,
         epochs=state.epochs_within(info.base, info.next_offset),
         size_max=frame_size_max,
+        rechecks=rechecks,
     )

@@ -1,0 +1,109 @@
+"""The limits of connections whose clients have not authenticated yet, all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from cordwood.config import SecurityProtocol
+from cordwood.security import ANONYMOUS, Principal
+
+#: The largest request before authentication, and the most bytes that are read at once.
+UNAUTHENTICATED_BYTES_MAX = 24 << 10
+#: A client that has begun to authenticate is closed for the sake of others after this time only.
+_GRACE_NS = 1_000_000_000
+
+
+class Newcomer(Protocol):
+    """A connection whose client has not authenticated yet."""
+
+    @property
+    def began_ns(self) -> int:
+        """When the connection was accepted."""
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection at once."""
+
+
+class Entrance:
+    """The connections that are not authenticated yet. Used on the event loop only.
+
+    There are at most *most* of them. Beyond that, the one that has been silent for longest makes room, so
+    that clients that say nothing cannot keep others out. At most half may have begun to authenticate, which
+    takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
+    """
+
+    def __init__(self, most: int, timeout_ms: int) -> None:
+        self.most = most
+        self.timeout_ns = timeout_ms * 1_000_000
+        self._silent: dict[Newcomer, None] = {}
+        self._begun: dict[Newcomer, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._begun)
+
+    def reconfigure(self, most: int, timeout_ms: int) -> None:
+        """Change the limits."""
+        self.most, self.timeout_ns = most, timeout_ms * 1_000_000
+
+    def has_room(self, now_ns: int) -> bool:
+        """Return whether another connection may come in. One that waits longer may be closed for it."""
+        return len(self) < self.most or self.make_room(now_ns)
+
+    def make_room(self, now_ns: int) -> bool:
+        """Return whether a connection that waits longer was closed for another one."""
+        oldest = next(iter(self._silent), None) or self._overdue(now_ns)
+        if oldest is None:
+            return False
+        self.leave(oldest)
+        oldest.refuse("too many clients have not authenticated, and it has been silent for longest")
+        return True
+
+    def enter(self, newcomer: Newcomer) -> None:
+        """Count a new connection."""
+        self._silent[newcomer] = None
+
+    def begin(self, newcomer: Newcomer, now_ns: int) -> bool:
+        """Return whether the client may begin to authenticate; one that takes longer may be closed for it."""
+        if newcomer not in self._silent:
+            return newcomer in self._begun
+        if len(self._begun) >= max(self.most // 2, 1):
+            oldest = self._overdue(now_ns)
+            if oldest is None:
+                return False
+            self.leave(oldest)
+            oldest.refuse("too many clients are authenticating, and it takes longest")
+        del self._silent[newcomer]
+        self._begun[newcomer] = None
+        return True
+
+    def _overdue(self, now_ns: int) -> Newcomer | None:
+        """Return the oldest client that has begun, if it had its time."""
+        oldest = next(iter(self._begun), None)
+        return oldest if oldest is not None and now_ns - oldest.began_ns >= _GRACE_NS else None
+
+    def leave(self, newcomer: Newcomer) -> None:
+        """Count a connection no longer: it is authenticated or closed. Idempotent."""
+        self._silent.pop(newcomer, None)
+        self._begun.pop(newcomer, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the clients of a listener must do before they are served.
+
+    ``entrance`` limits a connection until its client has authenticated; None serves clients at once.
+    ``identify`` returns the owner of a client certificate, and `ANONYMOUS` without one. It raises
+    `CertificateRefused` for a certificate whose owner may not come in. ``note_login`` is told whom TLS
+    let in: the address of the client and its principal; or None and why it did not.
+    """
+
+    security: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    entrance: Entrance | None = None
+    identify: Callable[[bytes | None], Principal] = lambda certificate: ANONYMOUS
+    note_login: Callable[[str, Principal | None, str], None] = lambda peer, principal, reason: None
+
+
+#: The door of a listener without TLS and SASL.
+OPEN_DOOR = Door()

@@ -1,0 +1,1 @@
+"""Histories of many clients, recorded, and a checker of what they were promised."""
