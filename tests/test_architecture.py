@@ -20,6 +20,7 @@ FLOORS = [
     ["formats", "index", "integrity", "disk"],
     ["verify"],
     ["storage"],
+    ["bucket"],
     ["broker", "security", "protocol", "interchange", "kafka_client"],
     ["evidence", "wire_client"],
     ["server", "embedded", "mirror"],

@@ -1,6 +1,6 @@
 """The one seam to the operating system: files and their contract, stores, marks, checksummed JSON."""
 
-from cordwood.disk.checked_json import read_metadata, write_metadata
+from cordwood.disk.checked_json import decode_sealed, encode_sealed, read_metadata, write_metadata
 from cordwood.disk.choosing import files_of
 from cordwood.disk.files import (
     DISK_FULL,
@@ -64,6 +64,8 @@ __all__ = [
     "VolatileFiles",
     "WatchedFiles",
     "as_storage_error",
+    "decode_sealed",
+    "encode_sealed",
     "encode_slot",
     "files_of",
     "is_locked",

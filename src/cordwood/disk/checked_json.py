@@ -24,11 +24,33 @@ class _SealedJson(msgspec.Struct, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(_SealedJson)
 
 
-def write_metadata(files: Files, path: str, body: msgspec.Struct) -> None:
-    """Replace the file. Durable on return; after a crash it has either the old or the new content."""
+def encode_sealed(body: msgspec.Struct) -> bytes:
+    """Return *body* as one line of JSON with a checksum."""
     encoded = msgspec.json.encode(body)
     crc = f"{google_crc32c.value(encoded):08x}"
-    write_atomically(files, path, msgspec.json.encode(_SealedJson(crc, msgspec.Raw(encoded))))
+    return msgspec.json.encode(_SealedJson(crc, msgspec.Raw(encoded)))
+
+
+def decode_sealed(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
+    """Return the body, decoded by *decoder*. Create the decoder once, at import: see `_DECODER`.
+
+    Raises:
+        ValueError: If any bit of it is wrong. The text says what, as the rest of a sentence about the file.
+    """
+    try:
+        sealed = _DECODER.decode(data)
+        encoded = bytes(sealed.body)
+        found = f"{google_crc32c.value(encoded):08x}"
+        if sealed.crc32c != found:
+            raise ValueError(f"checksum is {sealed.crc32c}, but its content has {found}")
+        return decoder.decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot be parsed: {error}") from None
+
+
+def write_metadata(files: Files, path: str, body: msgspec.Struct) -> None:
+    """Replace the file. Durable on return; after a crash it has either the old or the new content."""
+    write_atomically(files, path, encode_sealed(body))
 
 
 def read_metadata(files: Files, path: str, decoder: msgspec.json.Decoder[Body]) -> Body:
@@ -42,11 +64,6 @@ def read_metadata(files: Files, path: str, decoder: msgspec.json.Decoder[Body]) 
     except FileNotFoundError:
         raise MetadataDamaged(path, "is missing") from None
     try:
-        sealed = _DECODER.decode(data)
-        encoded = bytes(sealed.body)
-        found = f"{google_crc32c.value(encoded):08x}"
-        if sealed.crc32c != found:
-            raise MetadataDamaged(path, f"checksum is {sealed.crc32c}, but its content has {found}")
-        return decoder.decode(encoded)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise MetadataDamaged(path, f"cannot be parsed: {error}") from None
+        return decode_sealed(data, decoder)
+    except ValueError as error:
+        raise MetadataDamaged(path, str(error)) from None

@@ -49,6 +49,14 @@
     ├── LogClosed                 a call after close, or in a forked child
     ├── WrongEventLoop            an awaited call from another event loop than that of the log
     ├── ListenFailed              an address to listen on is in use or not local
+    ├── BucketError               a problem of object storage or of what is in it
+    │   ├── StoreUnavailable          the store did not answer: a request may have taken effect, or may still
+    │   ├── ObjectMissing             no object has this key
+    │   ├── ObjectExists              an object has this key already; nothing was written
+    │   ├── VersionChanged            the object was replaced meanwhile; nothing was written
+    │   ├── BucketRefused             a store, or what is in it, that cannot be used
+    │   ├── BucketDamaged             an object that is not what was written
+    │   └── OwnerFenced               another process took the log over
     └── StorageError              a problem of the disk or of its content
         ├── DirectoryLocked           another process writes this data directory
         ├── DirectoryRefused          not a data directory, or one that must not be opened
@@ -62,6 +70,16 @@
 A torn tail is not here: it is an expected result of a crash and is reported, not raised.
 """
 
+from cordwood.errors.bucket import (
+    BucketDamaged,
+    BucketError,
+    BucketRefused,
+    ObjectExists,
+    ObjectMissing,
+    OwnerFenced,
+    StoreUnavailable,
+    VersionChanged,
+)
 from cordwood.errors.general import (
     ChecksumMismatch,
     ConfigError,
@@ -124,6 +142,9 @@ from cordwood.errors.transactions import (
 )
 
 __all__ = [
+    "BucketDamaged",
+    "BucketError",
+    "BucketRefused",
     "ChecksumMismatch",
     "ConcurrentTransactions",
     "ConfigError",
@@ -148,9 +169,12 @@ __all__ = [
     "MetadataDamaged",
     "NotADataDirectory",
     "NotAllowed",
+    "ObjectExists",
+    "ObjectMissing",
     "OffsetOutOfRange",
     "OnlyZeros",
     "OutOfSequence",
+    "OwnerFenced",
     "ProducerFenced",
     "ProducerMappingInvalid",
     "ProtocolError",
@@ -162,6 +186,7 @@ __all__ = [
     "SignedFor",
     "SigningUnavailable",
     "StorageError",
+    "StoreUnavailable",
     "StreamTooLong",
     "TimestampsRejected",
     "TopicExists",
@@ -178,10 +203,7 @@ __all__ = [
     "UnstableOffset",
     "UnsupportedFrame",
     "UnsupportedVersion",
+    "VersionChanged",
     "WrongEventLoop",
     "WrongStream",
 ]
-
-for _name in __all__:
-    # Tracebacks and Spark's messages name an exception by its public name, and pickles find it there.
-    globals()[_name].__module__ = __name__
