@@ -21,7 +21,8 @@ class Piece(NamedTuple):
     header: PieceHeader
     body: memoryview
     sha256: str
-    size: int
+    #: The whole object.
+    data: bytes
 
 
 class FellBehind(Exception):
@@ -97,7 +98,7 @@ class Reading:
                         key, f"follows a piece {header.previous}, the one before is {self.previous}"
                     )
                 self.previous = hash_of(data)
-                pieces.append(Piece(header, body, self.previous, len(data)))
+                pieces.append(Piece(header, body, self.previous, data))
             self.next_seq += 1
         return pieces
 

@@ -16,8 +16,8 @@ from cordwood.bucket.manifest import (
     MANIFEST_KEY,
     Departed,
     Freed,
-    Manifest,
     LogOwner,
+    Manifest,
     PageRef,
     decode_manifest,
     encode_manifest,
@@ -47,6 +47,8 @@ class Ownership:
     next_seq: int
     previous: str
     current: VersionedManifest
+    #: The bytes of the piece that was created last.
+    last_piece: bytes = b""
 
     def check(self, manifest: Manifest) -> None:
         """Raise OwnerFenced if *manifest* has a newer claim than that of this owner."""
@@ -159,6 +161,7 @@ def add_piece(owner: Ownership, body: bytes) -> Steps[int]:
             continue
         owner.next_seq = seq + 1
         owner.previous = hash_of(data)
+        owner.last_piece = data
         return seq
 
 
@@ -281,6 +284,32 @@ def _swap(before: VersionedManifest, after: Manifest) -> Steps[VersionedManifest
             yield Pause(attempt)
             continue
         return VersionedManifest(after, version)
+
+
+def create_object(key: str, data: bytes) -> Steps[None]:
+    """Create the object *key*, which no other process ever creates, with *data*."""
+    attempt = 0
+    while True:
+        try:
+            yield Create(key, data)
+        except ObjectExists:
+            # An earlier try was slow to take effect. Nobody else makes this key.
+            return
+        except StoreUnavailable:
+            attempt += 1
+            yield Pause(attempt)
+            continue
+        return
+
+
+def list_all(prefix: str) -> Steps[list[str]]:
+    """Return all keys that begin with *prefix*."""
+    found: list[str] = []
+    while True:
+        keys: list[str] = yield from _until_answered(List(prefix, found[-1] if found else ""))
+        if not keys:
+            return found
+        found += keys
 
 
 def _content_of(key: str) -> Steps[bytes | None]:

@@ -1,5 +1,6 @@
 """The one seam to the operating system: files and their contract, stores, marks, checksummed JSON."""
 
+from cordwood.disk.changes import Cut, CutChange, FileChange
 from cordwood.disk.checked_json import decode_sealed, encode_sealed, read_metadata, write_metadata
 from cordwood.disk.choosing import files_of
 from cordwood.disk.files import (
@@ -21,6 +22,8 @@ from cordwood.disk.files import (
     write_all,
     write_atomically,
 )
+from cordwood.disk.journal import Journal
+from cordwood.disk.journaled import JournaledFiles
 from cordwood.disk.mark import (
     SIZE,
     UNKNOWN_MS,
@@ -32,6 +35,7 @@ from cordwood.disk.mark import (
     read_published,
 )
 from cordwood.disk.memory import MemoryFiles
+from cordwood.disk.patches import Patches, Stretch
 from cordwood.disk.posix import BY_UMASK, GROUP, PosixFiles, is_locked
 from cordwood.disk.reserve import RESERVE_BYTES, Reserve
 from cordwood.disk.store import Store, as_storage_error
@@ -48,18 +52,25 @@ __all__ = [
     "UNKNOWN_MS",
     "UNKNOWN_OFFSET",
     "Buffer",
+    "Cut",
+    "CutChange",
     "File",
+    "FileChange",
     "Files",
+    "Journal",
+    "JournaledFiles",
     "Lock",
     "Mark",
     "MarkFile",
     "MemoryFiles",
     "Mode",
+    "Patches",
     "PosixFiles",
     "ReadableFile",
     "ReadableFiles",
     "Reserve",
     "Store",
+    "Stretch",
     "SyncFailed",
     "VolatileFiles",
     "WatchedFiles",

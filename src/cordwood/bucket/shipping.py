@@ -1,0 +1,341 @@
+"""Ship what becomes durable in a data directory to a bucket, as its owner.
+
+`Shipper` is driven by one thread. Each `ship` is one piece: what the journal noted since the last one. The
+tree of the shipper is the state that the bucket has. `condense` writes it into pages now and then, so that
+readers need only the pieces since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cordwood.bucket.body import decode_body
+from cordwood.bucket.building import BodyBuilder, Disturbed
+from cordwood.bucket.bundling import bundle
+from cordwood.bucket.following import Piece, Reading
+from cordwood.bucket.manifest import Manifest, PageRef
+from cordwood.bucket.objects import Get, ObjectStore, Pause, Steps, Stored, perform
+from cordwood.bucket.owning import (
+    KEEP_MS,
+    Ownership,
+    add_piece,
+    collect,
+    confirm,
+    create_object,
+    forget_collected,
+    list_all,
+    move_floor,
+    read_manifest,
+    take_over,
+)
+from cordwood.bucket.pages import PAGE_BYTES_MAX, make_pages, page_of, read_page
+from cordwood.bucket.piece import HEAD_SIZE, decode_piece, hash_of, piece_key
+from cordwood.bucket.tree import Tree
+from cordwood.disk import Journal, ReadableFiles
+from cordwood.errors import BucketDamaged, LogClosed, StoreUnavailable
+from cordwood.host import Clock
+
+#: The first wait after a request failed, and the longest one.
+BACKOFF_MS = 100
+BACKOFF_MAX_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShippingLimits:
+    """When the state is written into pages: the bytes, pieces and milliseconds since the last time."""
+
+    bytes_max: int = 64 << 20
+    pieces_max: int = 1_000
+    age_ms: int = 600_000
+    keep_ms: int = KEEP_MS
+
+
+class ShippingStatus(NamedTuple):
+    """How far the bucket is behind. Replaced whole, so any thread may read it."""
+
+    seq: int
+    pieces: int
+    #: The bytes of files in those pieces.
+    bytes: int
+    retries: int
+    #: Since when, by the monotonic clock, something waits to be shipped; None if nothing does.
+    behind_since_ns: int | None
+    fenced: bool = False
+
+
+class BucketState(NamedTuple):
+    """The state of the log in a bucket, and how far its pieces were read."""
+
+    tree: Tree
+    reading: Reading
+    #: The pieces since the floor, by their keys.
+    pieces: dict[str, bytes]
+
+
+def load_pages(store: ObjectStore, manifest: Manifest, pause: Callable[[int], None]) -> Tree:
+    """Return the state as of the floor of *manifest*.
+
+    Raises:
+        ObjectMissing: If a page is gone: the manifest is not in force any more.
+        BucketDamaged: If a page is not the one that the manifest names.
+    """
+    tree = Tree()
+    for ref in manifest.pages:
+        stored = perform(store, _get(ref.key), pause)
+        if hash_of(stored.data) != ref.sha256:
+            raise BucketDamaged(ref.key, "is not the page that the manifest names: its SHA-256 differs")
+        read_page(tree, ref.key, stored.data)
+    tree.touched.clear()
+    tree.gone.clear()
+    return tree
+
+
+def apply_piece(tree: Tree, piece: Piece) -> None:
+    """Apply *piece* to *tree*.
+
+    Raises:
+        BucketDamaged: If it contradicts itself.
+    """
+    key = piece_key(piece.header.seq)
+    table, content_at = decode_body(key, piece.body)
+    tree.apply(table, key, HEAD_SIZE + content_at)
+
+
+class Shipper:
+    """The owner of a log in a bucket. Used by one thread; `status`, `wait`, `stop` by any."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        files: ReadableFiles,
+        root: str,
+        journal: Journal,
+        clock: Clock,
+        nonce: str,
+        limits: ShippingLimits | None = None,
+    ) -> None:
+        self._store = store
+        self._journal = journal
+        self._clock = clock
+        self._nonce = nonce
+        self._limits = limits or ShippingLimits()
+        self._objects = 0
+        #: Objects that were created for the body that is being built, and those that nothing names.
+        self._created: list[str] = []
+        self._orphans: list[str] = []
+        self._owner: Ownership | None = None
+        self._tree = Tree()
+        self._pieces: dict[str, bytes] = {}
+        self._unbundled = 0
+        self._condensed_ms = clock.now_ms()
+        self._builder = BodyBuilder(files, root, journal, self._new_key, self._create)
+        self._stopped = threading.Event()
+        self._shipped = threading.Condition()
+        self._shipped_number = 0
+        self._failure: BaseException | None = None
+        self.status = ShippingStatus(0, 0, 0, 0, None)
+
+    # --- taking over ------------------------------------------------------------------------------
+
+    def take_over(self, lease_ms: int | None = None) -> Tree:
+        """Become the owner, and return the state that the bucket has.
+
+        Raises:
+            OwnerFenced: If another process claimed the log meanwhile.
+            ObjectMissing: If there is no log in the bucket.
+            BucketDamaged: If the state cannot be read.
+        """
+        pieces: list[Piece] = []
+        current = perform(self._store, read_manifest(), self.pause)
+        reading = Reading.from_floor(current.manifest)
+        tree = load_pages(self._store, current.manifest, self.pause)
+        self._owner = perform(
+            self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause
+        )
+        self._tree = tree
+        for piece in pieces:
+            self._fold(piece)
+        self._orphans = self._find_orphans()
+        self.status = self.status._replace(seq=self._owner.next_seq - 1)
+        return tree
+
+    def _fold(self, piece: Piece) -> None:
+        apply_piece(self._tree, piece)
+        if piece.body:
+            self._pieces[piece_key(piece.header.seq)] = piece.data
+            self._unbundled += len(piece.data)
+
+    # --- shipping ---------------------------------------------------------------------------------
+
+    def ship(self, *, keep_alive: bool = False) -> bool:
+        """Create a piece with everything that became durable since the last one; return whether there is one.
+
+        On return it counts, whoever owns the log next. With *keep_alive* it may be empty.
+
+        Raises:
+            OwnerFenced: If another process owns the log. Ship nothing more.
+            LogClosed: If `stop` was called.
+        """
+        owner = self._owned()
+        cut = self._journal.cut()
+        if not (cut.files or cut.removed or cut.directories or keep_alive):
+            self._journal.settle(cut)
+            self._note_shipped(cut.number)
+            return False
+        if self.status.behind_since_ns is None:
+            self.status = self.status._replace(behind_since_ns=self._clock.monotonic_ns())
+        while True:
+            self._created.clear()
+            try:
+                body = self._builder.build(cut, self._clock.now_ms())
+            except Disturbed:
+                # The changes since are durable too, and belong to the same piece.
+                self._orphans += self._created
+                cut = self._journal.extend(cut)
+                continue
+            break
+        self._journal.settle(cut)
+        seq = perform(self._store, add_piece(owner, body.data), self.pause)
+        perform(self._store, confirm(owner), self.pause)
+        data = owner.last_piece
+        header, view = decode_piece(piece_key(seq), data)
+        self._fold(Piece(header, view, owner.previous, data))
+        before = self.status
+        self.status = before._replace(
+            seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=None
+        )
+        self._note_shipped(cut.number)
+        return True
+
+    def condense_if_due(self) -> bool:
+        """Write the state into pages if enough happened since the last time; return whether it was done.
+
+        Raises:
+            OwnerFenced: If another process owns the log.
+        """
+        owner, limits = self._owned(), self._limits
+        waiting = owner.next_seq - owner.current.manifest.floor
+        aged = self._clock.now_ms() - self._condensed_ms >= limits.age_ms and self._pieces
+        if self._unbundled < limits.bytes_max and waiting < limits.pieces_max and not aged:
+            return False
+        self.condense()
+        return True
+
+    def condense(self) -> None:
+        """Write the state into pages, so that no piece up to now is needed any more, and delete what is due.
+
+        Raises:
+            OwnerFenced: If another process owns the log.
+        """
+        owner, tree, now_ms = self._owned(), self._tree, self._clock.now_ms()
+        bundle(tree, self._pieces, self._new_key, self._create)
+        before = owner.current.manifest.pages
+        count = _page_count(len(before), before)
+        changed = tree.touched | tree.gone
+        wanted = set(range(count)) if count != len(before) else {page_of(path, count) for path in changed}
+        pages = list(before) if count == len(before) else [PageRef("", "", 0)] * count
+        for number, data in make_pages(tree, count, wanted).items():
+            key = self._new_key("m")
+            self._create(key, data)
+            pages[number] = PageRef(key, hash_of(data), len(data))
+        departed = [*tree.forget_objects(), *self._orphans]
+        steps = move_floor(owner, pages, owner.next_seq, owner.previous, departed, now_ms)
+        perform(self._store, steps, self.pause)
+        tree.touched.clear()
+        tree.gone.clear()
+        self._pieces.clear()
+        self._orphans.clear()
+        self._unbundled, self._condensed_ms = 0, now_ms
+        perform(self._store, collect(owner, now_ms, self._limits.keep_ms), self.pause)
+        perform(self._store, forget_collected(owner, now_ms, self._limits.keep_ms), self.pause)
+
+    # --- any thread -------------------------------------------------------------------------------
+
+    def wait(self, number: int, timeout_seconds: float | None = None) -> bool:
+        """Wait until every change up to *number* of the journal is in the bucket; return whether it is.
+
+        Raises:
+            LogClosed: If shipping was stopped before.
+            OwnerFenced: If another process took the log over.
+        """
+        with self._shipped:
+            self._shipped.wait_for(
+                lambda: self._shipped_number >= number or self._failure is not None, timeout_seconds
+            )
+            if self._shipped_number >= number:
+                return True
+            if self._failure is not None:
+                raise self._failure
+            return False
+
+    def fail(self, error: BaseException) -> None:
+        """Let every thread that waits know that nothing more is shipped, because of *error*."""
+        with self._shipped:
+            self._failure = self._failure or error
+            self._shipped.notify_all()
+
+    def stop(self) -> None:
+        """End shipping: the call under way raises LogClosed before its next try."""
+        self._stopped.set()
+        self.fail(LogClosed("shipping to the bucket was stopped"))
+
+    def pause(self, attempt: int) -> None:
+        """Wait before the next try of a request.
+
+        Raises:
+            LogClosed: If shipping was stopped.
+        """
+        before = self.status
+        behind = before.behind_since_ns or self._clock.monotonic_ns()
+        self.status = before._replace(retries=before.retries + 1, behind_since_ns=behind)
+        wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
+        if self._stopped.wait(wait_ms / 1000):
+            raise LogClosed("shipping to the bucket was stopped")
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _owned(self) -> Ownership:
+        assert self._owner is not None, "nothing is shipped before the takeover"
+        return self._owner
+
+    def _find_orphans(self) -> list[str]:
+        """Return the objects that earlier owners created and nothing names."""
+        manifest = self._owned().current.manifest
+        named = {page.key for page in manifest.pages} | {each.key for each in manifest.departed}
+        keys = [key for kind in ("b/", "m/") for key in perform(self._store, list_all(kind), self.pause)]
+        return [key for key in keys if key not in named and key not in self._tree.objects]
+
+    def _note_shipped(self, number: int) -> None:
+        with self._shipped:
+            self._shipped_number = max(self._shipped_number, number)
+            self._shipped.notify_all()
+
+    def _new_key(self, kind: str = "b") -> str:
+        """Return a key that no other process, and this one only once, ever uses."""
+        self._objects += 1
+        return f"{kind}/{self._owned().epoch}-{self._nonce}-{self._objects}"
+
+    def _create(self, key: str, data: bytes) -> None:
+        self._created.append(key)
+        perform(self._store, create_object(key, data), self.pause)
+
+
+def _page_count(count: int, pages: tuple[PageRef, ...]) -> int:
+    """Return how many pages there are to be, by the sizes of those before."""
+    if not count:
+        return 1
+    return count * 2 if sum(page.size for page in pages) > count * PAGE_BYTES_MAX else count
+
+
+def _get(key: str) -> Steps[Stored]:
+    attempt = 0
+    while True:
+        with contextlib.suppress(StoreUnavailable):
+            stored: Stored = yield Get(key)
+            return stored
+        attempt += 1
+        yield Pause(attempt)
