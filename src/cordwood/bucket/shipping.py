@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,6 +137,7 @@ class Shipper:
         self._shipped = threading.Condition()
         self._shipped_number = 0
         self._failure: BaseException | None = None
+        self._before: tuple[Manifest, list[str]] | None = None
         self.status = ShippingStatus(0, 0, 0, 0, None)
 
     # --- taking over ------------------------------------------------------------------------------
@@ -159,9 +160,27 @@ class Shipper:
         self._tree = tree
         for piece in pieces:
             self._fold(piece)
+        self._before = (current.manifest, [piece.header.nonce for piece in pieces if piece.body])
         self._orphans = self._find_orphans()
         self.status = self.status._replace(seq=self._owner.next_seq - 1)
         return tree
+
+    def is_continued_by(self, nonces: Container[str]) -> bool:
+        """Return whether only owners with *nonces* changed anything since the first of their pieces.
+
+        Those before the takeover are meant. An owner that shipped nothing has changed nothing.
+        """
+        assert self._before is not None, "nothing is known of earlier owners before the takeover"
+        manifest, changed_by = self._before
+        if not manifest.owners:
+            # The log was founded, and its founder had no time to ship anything.
+            return True
+        for owner in reversed(manifest.owners):
+            if owner.nonce in nonces:
+                return True
+            if owner.first_seq < manifest.floor or owner.nonce in changed_by:
+                return False
+        return False
 
     def _fold(self, piece: Piece) -> None:
         apply_piece(self._tree, piece)

@@ -70,6 +70,8 @@ class Opening:
     mapped: bool = True
     #: Where sealed segments are read from; None for local files.
     segments: SegmentSource | None = None
+    #: Called with the lock held and before anything is read: the directory may be completed by it.
+    prepare: Callable[[], None] = lambda: None
     #: Space on the disk that is kept for deletions; see `reserve`.
     reserve_bytes: int = 0
     #: How many files and connections the process may have open, None for no limit.
@@ -115,6 +117,7 @@ class DataDirectory:
         gained = files.make_directories(join(opening.path, "meta"))
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
+            opening.prepare()
             # Checked again under the lock, because another process may have created it in between.
             first_boot = identity.is_first_boot(files, opening.path)
             if first_boot:

@@ -1,0 +1,312 @@
+"""Bring a data directory and the log in a bucket together, before the directory is opened.
+
+Either the directory continues what is in the bucket, and what differs is shipped again. Or another machine
+wrote to the bucket since, and then the bucket is right: local bytes that it lacks go to ``quarantine/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import google_crc32c
+import msgspec
+
+from cordwood.bucket.bucket_files import BucketFiles
+from cordwood.bucket.fetching import fetch_file, sync_directories
+from cordwood.bucket.tree import Tree, TreeFile
+from cordwood.disk import (
+    Files,
+    Journal,
+    ReadableFile,
+    join,
+    parent,
+    read_metadata,
+    remove_tree,
+    write_all,
+    write_metadata,
+)
+from cordwood.errors import BucketRefused
+
+#: Where the directory says which bucket it is shipped to, and under which nonce.
+RECORD = "meta/bucket.json"
+#: Files up to this size are compared byte for byte, and so are larger ones of partitions that changed.
+COMPARED_BYTES = 1 << 20
+_QUARANTINE = "quarantine"
+
+
+class BucketRecord(msgspec.Struct, frozen=True):
+    """The content of ``meta/bucket.json``.
+
+    ``nonces`` are those of this directory's ownerships, the newest last. It is not ``attached`` while files
+    of the bucket are fetched: a directory that has only some of them must never be shipped.
+    """
+
+    broker_id: str
+    nonces: tuple[str, ...]
+    attached: bool
+
+
+_DECODER = msgspec.json.Decoder(BucketRecord)
+#: How many nonces are kept: a takeover may fail after its nonce was recorded.
+_NONCES_MAX = 64
+
+
+def is_ignored(path: str) -> bool:
+    """Return whether a path of a data directory is not shipped.
+
+    Locks and markers are of one machine, the reserve is only space, keys go nowhere unasked, and of the
+    temporary files only those of Spark's sink may be promised to somebody.
+    """
+    return (
+        path in _IGNORED
+        or path.startswith(_IGNORED_BELOW)
+        or (path.startswith("tmp/") and path != "tmp/sink" and not path.startswith("tmp/sink/"))
+    )
+
+
+_IGNORED = frozenset({"meta/lock", "meta/clean", "meta/reserve", RECORD, f"{RECORD}.tmp", "tmp", _QUARANTINE})
+_IGNORED_BELOW = ("meta/keys/checkpoint.key", f"{_QUARANTINE}/")
+
+
+def is_overwritten(path: str) -> bool:
+    """Return whether a file is small and overwritten in place: its unsynced content counts too."""
+    return path.endswith("/mark") or path == "meta/catalogue.mark"
+
+
+def read_record(files: Files, data: str) -> BucketRecord | None:
+    """Return which bucket the directory is shipped to, None if to none.
+
+    Raises:
+        MetadataDamaged: If that cannot be read.
+    """
+    path = join(data, RECORD)
+    return read_metadata(files, path, _DECODER) if files.exists(path) else None
+
+
+def note_nonce(files: Files, data: str, broker_id: str, nonce: str, *, attached: bool) -> None:
+    """Record that this directory is about to own the log under *nonce*. Durable on return.
+
+    *attached* counts if it was not shipped to any bucket before.
+
+    Raises:
+        BucketRefused: If the directory is shipped to the log of another broker.
+    """
+    before = read_record(files, data)
+    if before is not None and before.broker_id != broker_id:
+        reason = f"says that {data} is shipped to the log of {before.broker_id}; the bucket has {broker_id}"
+        raise BucketRefused(f"{join(data, RECORD)} {reason}")
+    if before is None:
+        before = BucketRecord(broker_id, (), attached)
+    nonces = (*before.nonces, nonce)[-_NONCES_MAX:]
+    write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, nonces=nonces))
+
+
+def note_attached(files: Files, data: str, *, attached: bool) -> None:
+    """Record whether the directory has everything that the bucket had. Durable on return."""
+    before = read_record(files, data)
+    assert before is not None, "a directory without a bucket is not attached"
+    if before.attached != attached:
+        write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, attached=attached))
+
+
+@dataclass(slots=True)
+class AttachReport:
+    """What bringing both together did."""
+
+    shipped_again: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
+
+
+class Attachment:
+    """A local directory and the state of its log in the bucket. Used before the directory is opened."""
+
+    def __init__(self, files: Files, data: str, tree: Tree, source: BucketFiles) -> None:
+        self._files = files
+        self._data = data
+        self._tree = tree
+        self._source = source
+        self.report = AttachReport()
+
+    # --- the directory is right -------------------------------------------------------------------
+
+    def is_behind(self) -> bool:
+        """Return whether the directory lost what the bucket has: a log has fewer bytes, in the same state.
+
+        So an older copy of the directory is not taken for what continues the log.
+        """
+        for path, stored in self._tree.files():
+            if not path.endswith(".log") or not self._files.exists(join(self._data, path)):
+                continue
+            partition = parent(parent(path))
+            if self._size(path) < _written(stored) and self._is_same(f"{partition}/partition.json"):
+                return True
+        return False
+
+    def ship_differences(self, journal: Journal) -> None:
+        """Note in *journal* everything in which the bucket differs from the directory."""
+        there = set[str]()
+        for path, is_directory in self._walk(""):
+            there.add(path)
+            stored = self._tree.find(path)
+            if is_directory:
+                if not isinstance(stored, dict):
+                    journal.made(path)
+                continue
+            if not isinstance(stored, TreeFile):
+                journal.include(path)
+                self.report.shipped_again.append(path)
+            elif self._grew(path, stored):
+                if self._size(path) > stored.size:
+                    journal.append_from(path, stored.size)
+                    self.report.shipped_again.append(path)
+            else:
+                journal.include(path)
+                self.report.shipped_again.append(path)
+        gone = [path for path, _ in self._tree.files() if path not in there]
+        gone += [path for path in self._tree.directories() if path not in there]
+        for path in gone:
+            journal.remove(path)
+
+    def _grew(self, path: str, stored: TreeFile) -> bool:
+        """Return whether the local file begins with the bytes that the bucket has."""
+        size = self._size(path)
+        if size < stored.size:
+            return False
+        settled = stored.size > COMPARED_BYTES and self._is_settled(path)
+        with contextlib.closing(self._files.open(join(self._data, path), "read")) as file:
+            if settled:
+                tail = [each for each in stored.extents if each.end > stored.size - COMPARED_BYTES]
+                stored = TreeFile(stored.size, tail)
+                return common_prefix(stored, file, tail[0].start if tail else stored.size) >= stored.size
+            return is_prefix(stored, file)
+
+    def _is_settled(self, path: str) -> bool:
+        """Return whether nothing says that a large file was replaced since it was shipped.
+
+        A file of a segment changes only with ``partition.json``, and one of a chain only grows.
+        """
+        names = path.split("/")
+        if names[0] != "topics" or len(names) < 4:
+            return False
+        return names[3] == "chain" or self._is_same("/".join([*names[:3], "partition.json"]))
+
+    def _is_same(self, path: str) -> bool:
+        stored = self._tree.find(path)
+        if not isinstance(stored, TreeFile) or not self._files.exists(join(self._data, path)):
+            return False
+        with contextlib.closing(self._files.open(join(self._data, path), "read")) as file:
+            return file.size() == stored.size and is_prefix(stored, file)
+
+    # --- the bucket is right ----------------------------------------------------------------------
+
+    def fetch_differences(self) -> None:
+        """Make the directory what the bucket says. Durable; what it had beyond that is in ``quarantine/``."""
+        files, data = self._files, self._data
+        kept = [path for path, is_directory in self._walk("") if not is_directory]
+        for path in kept:
+            stored = self._tree.find(path)
+            if isinstance(stored, TreeFile) and self._is_same(path):
+                continue
+            self._quarantine(path, stored if isinstance(stored, TreeFile) else None)
+            files.unlink(join(data, path))
+        for path in self._tree.directories():
+            if files.exists(join(data, path)) and not files.is_directory(join(data, path)):
+                files.unlink(join(data, path))
+            files.make_directories(join(data, path))
+        for path, _ in self._tree.files():
+            if not files.exists(join(data, path)):
+                fetch_file(self._source, path, files, join(data, path))
+                self.report.fetched.append(path)
+        wanted = set(self._tree.directories())
+        for path in sorted((path for path, is_directory in self._walk("") if is_directory), reverse=True):
+            if path not in wanted and path.startswith("topics/"):
+                remove_tree(files, join(data, path))
+        sync_directories(files, data, wanted)
+
+    def _quarantine(self, path: str, stored: TreeFile | None) -> None:
+        """Keep what a local file has beyond the bytes that the bucket has of it, if it is a log."""
+        if not path.endswith(".log"):
+            return
+        files, local = self._files, join(self._data, path)
+        with contextlib.closing(files.open(local, "read")) as file:
+            start = 0 if stored is None else common_prefix(stored, file)
+            size = file.size()
+            if not _has_content(file, start, size):
+                return
+            name = f"{path.removeprefix('topics/').replace('/', '_')}.{start}.not-in-bucket"
+            target = join(self._data, _QUARANTINE, name)
+            files.make_directories(join(self._data, _QUARANTINE))
+            number = 0
+            while files.exists(target):
+                number += 1
+                target = join(self._data, _QUARANTINE, f"{name}.{number}")
+            with contextlib.closing(files.open(target, "create")) as kept:
+                for position in range(start, size, COMPARED_BYTES):
+                    data = file.read_at(position, min(COMPARED_BYTES, size - position))
+                    write_all(kept, position - start, data)
+                kept.sync()
+            files.sync_directory(join(self._data, _QUARANTINE))
+            files.sync_directory(self._data)
+            self.report.quarantined.append(target)
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _size(self, path: str) -> int:
+        with contextlib.closing(self._files.open(join(self._data, path), "read")) as file:
+            return file.size()
+
+    def _walk(self, below: str) -> Iterator[tuple[str, bool]]:
+        """Yield the paths of the directory that are shipped, and whether each is a directory."""
+        for name in self._files.list(join(self._data, below) if below else self._data):
+            path = f"{below}/{name}" if below else name
+            if is_ignored(path) and path != "tmp":
+                continue
+            is_directory = self._files.is_directory(join(self._data, path))
+            if not is_ignored(path):
+                yield path, is_directory
+            if is_directory:
+                yield from self._walk(path)
+
+
+def is_prefix(stored: TreeFile, file: ReadableFile) -> bool:
+    """Return whether *file* begins with the bytes of *stored*, by their checksums."""
+    return common_prefix(stored, file) >= stored.size
+
+
+def common_prefix(stored: TreeFile, file: ReadableFile, start: int = 0) -> int:
+    """Return up to where *file* has the bytes of *stored* from *start* on, by whole stretches."""
+    at = start
+    for extent in stored.extents:
+        if any(file.read_at(at, extent.start - at)):
+            return at
+        local = file.read_at(extent.start, extent.end - extent.start)
+        if extent.data:
+            same = local == extent.data
+        else:
+            whole = not extent.before and extent.whole == extent.end - extent.start
+            same = whole and google_crc32c.value(local) == extent.crc32c
+        if not same:
+            return at
+        at = extent.end
+    end = min(stored.size, file.size())
+    while at < end:
+        size = min(COMPARED_BYTES, end - at)
+        if any(file.read_at(at, size)):
+            return at
+        at += size
+    return at
+
+
+def _written(stored: TreeFile) -> int:
+    """Return where the written bytes of a file end."""
+    return stored.extents[-1].end if stored.extents else 0
+
+
+def _has_content(file: ReadableFile, start: int, end: int) -> bool:
+    return any(
+        any(file.read_at(position, min(COMPARED_BYTES, end - position)))
+        for position in range(start, end, COMPARED_BYTES)
+    )

@@ -1,0 +1,108 @@
+"""One opening of a data directory that is shipped to a bucket: attach, own, ship, close."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cordwood.bucket.attaching import (
+    Attachment,
+    AttachReport,
+    is_ignored,
+    is_overwritten,
+    note_attached,
+    note_nonce,
+    read_record,
+)
+from cordwood.bucket.bucket_files import BucketFiles, ObjectReader
+from cordwood.bucket.founding import BucketIdentity, found, read_identity
+from cordwood.bucket.objects import ObjectStore, perform
+from cordwood.bucket.shipping import Shipper, ShippingLimits
+from cordwood.bucket.tree import Tree
+from cordwood.disk import Files, Journal, JournaledFiles
+from cordwood.errors import BucketRefused
+from cordwood.host import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class BucketOptions:
+    """How a directory is shipped."""
+
+    #: The milliseconds between two pieces, at the least.
+    interval_ms: int = 1_000
+    #: See `Manifest.lease_ms`. None keeps what the log has.
+    lease_ms: int | None = None
+    limits: ShippingLimits = field(default_factory=ShippingLimits)
+
+
+class BucketSession:
+    """What an opener of a data directory does about its bucket. One thread until `begin` returns.
+
+    Open the directory with ``files``; call `attach` with its lock held and before anything of it is read, and
+    `begin` after that. From then on ``shipper`` is the owner of the log in the bucket.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        data: str,
+        store: ObjectStore,
+        clock: Clock,
+        nonce: str,
+        options: BucketOptions | None = None,
+    ) -> None:
+        self.options = options or BucketOptions()
+        self.store = store
+        self.journal = Journal(files, data, is_ignored)
+        self.files = JournaledFiles(files, self.journal, at_once=is_overwritten)
+        self.shipper = Shipper(store, files, data, self.journal, clock, nonce, self.options.limits)
+        self.report = AttachReport()
+        self._inner = files
+        self._data = data
+        self._nonce = nonce
+        self._known: BucketIdentity | None = None
+
+    def attach(self, broker_id: str | None) -> None:
+        """Bring the directory and the bucket together. *broker_id* is the directory's, None if it is new.
+
+        Raises:
+            BucketRefused: If the bucket has the log of another broker. Nothing has changed.
+            BucketDamaged: If the state in the bucket cannot be read.
+            OwnerFenced: If another process claims the log at the same time.
+        """
+        known = self._known = perform(self.store, read_identity(), self.shipper.pause)
+        if known is None:
+            # Everything that is there is shipped; what is made from now on is noted by the files.
+            Attachment(self._inner, self._data, Tree(), self._source(Tree())).ship_differences(self.journal)
+            return
+        if broker_id is not None and broker_id != known.broker_id:
+            raise BucketRefused(
+                f"the bucket has the log of broker {known.broker_id}, {self._data} is broker {broker_id}: "
+                "each log needs a prefix of its own"
+            )
+        record = read_record(self._inner, self._data)
+        note_nonce(self._inner, self._data, known.broker_id, self._nonce, attached=False)
+        tree = self.shipper.take_over(self.options.lease_ms)
+        attachment = Attachment(self._inner, self._data, tree, self._source(tree))
+        nonces = record.nonces if record is not None and record.attached else ()
+        complete = broker_id is not None and self.shipper.is_continued_by(nonces)
+        if complete and not attachment.is_behind():
+            attachment.ship_differences(self.journal)
+        else:
+            note_attached(self._inner, self._data, attached=False)
+            attachment.fetch_differences()
+        note_attached(self._inner, self._data, attached=True)
+        self.report = attachment.report
+
+    def begin(self, identity: BucketIdentity) -> None:
+        """Found the log of *identity* if the bucket has none yet, and ship the directory as it was opened.
+
+        Raises as `attach` does.
+        """
+        if self._known is None:
+            perform(self.store, found(identity, self._nonce), self.shipper.pause)
+            note_nonce(self._inner, self._data, identity.broker_id, self._nonce, attached=True)
+            self.shipper.take_over(self.options.lease_ms)
+        self.shipper.ship()
+
+    def _source(self, tree: Tree) -> BucketFiles:
+        return BucketFiles(tree, ObjectReader(self.store, self.shipper.pause))
