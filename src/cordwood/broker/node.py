@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from cordwood.broker.committed import read_offsets_topic
 from cordwood.broker.fetch_sessions import Asked
@@ -26,6 +26,9 @@ from cordwood.storage.log import KnownProducer, OpenTransaction, Pace, WritableP
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.telemetry import PRODUCE_STORE, Tracer, no_tracing
+
+if TYPE_CHECKING:
+    from cordwood.bucket import ShippedDirectory
 
 Result = TypeVar("Result")
 #: The bytes per read when a whole topic is read.
@@ -54,8 +57,16 @@ class PartitionStanding(NamedTuple):
 class Node:
     """A broker's state. Every method may block on the disk and may be called from any thread."""
 
-    def __init__(self, directory: DataDirectory, config: BrokerConfig, tracer: Tracer = no_tracing) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        config: BrokerConfig,
+        tracer: Tracer = no_tracing,
+        shipped: ShippedDirectory | None = None,
+    ) -> None:
         self._tracer = tracer
+        #: The bucket that the directory is shipped to; None without one.
+        self.shipped = shipped
         self.topics = Topics(directory, config)
         self.sink = SinkCommands(directory, self.topics.delete)
         self.directory = directory

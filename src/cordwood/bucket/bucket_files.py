@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Sequence
 
 import google_crc32c
 
 from cordwood.bucket.objects import GetRange, ObjectStore, Pause, Steps, perform
 from cordwood.bucket.tree import Extent, Tree, TreeFile
-from cordwood.disk import ReadableFile, os_error
+from cordwood.disk import Buffer, Mode, Names, WritableBuffer, os_error
 from cordwood.errors import BucketDamaged, StoreUnavailable
 
-# Inside a class that has a method called list, the builtin is out of reach for annotations.
-Names: TypeAlias = list[str]
 #: How many bytes of objects are kept in memory by default.
 CACHE_BYTES = 64 << 20
 
@@ -70,8 +67,10 @@ class BucketFiles:
         self._tree = tree
         self._reader = reader
 
-    def open(self, path: str, mode: Literal["read"]) -> ReadableFile:
+    def open(self, path: str, mode: Mode) -> BucketFile:
         """Open a file to read it."""
+        if mode != "read":
+            raise os_error(errno.EROFS, path)
         node = self._tree.find(path)
         if node is None:
             raise os_error(errno.ENOENT, path)
@@ -103,7 +102,7 @@ class BucketFiles:
 
 
 class BucketFile:
-    """A file of a tree as it was when it was opened."""
+    """A file of a tree as it was when it was opened. It can be read."""
 
     def __init__(self, path: str, file: TreeFile, reader: ObjectReader) -> None:
         self._path = path
@@ -145,6 +144,30 @@ class BucketFile:
     def map(self) -> memoryview:
         """Return the whole content, read into memory."""
         return memoryview(self.read_at(0, self._size))
+
+    def read_into(self, position: int, buffer: WritableBuffer) -> int:
+        """Fill *buffer* from *position* and return the bytes read."""
+        data = self.read_at(position, len(buffer))
+        memoryview(buffer).cast("B")[: len(data)] = data
+        return len(data)
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        """Refuse: nothing in a bucket is changed in place."""
+        raise os_error(errno.EBADF, self._path)
+
+    def truncate(self, size: int) -> None:
+        """Refuse: nothing in a bucket is changed in place."""
+        raise os_error(errno.EBADF, self._path)
+
+    def preallocate(self, size: int) -> None:
+        """Refuse: nothing in a bucket is changed in place."""
+        raise os_error(errno.EBADF, self._path)
+
+    def sync(self) -> None:
+        """Return: what is in a bucket is durable."""
+
+    def drop_cache(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Close the file."""

@@ -17,7 +17,7 @@ from cordwood.bucket.body import (
     encode_body,
 )
 from cordwood.bucket.piece import hash_of
-from cordwood.disk import Cut, CutChange, Journal, ReadableFiles, join
+from cordwood.disk import Cut, CutChange, Journal, ReadableFiles, changed_bytes, join
 
 #: A piece has at most so many bytes of files; the rest are objects of their own, so that they are sent beside
 #: each other and memory stays bounded.
@@ -63,7 +63,7 @@ class BodyBuilder:
         Raises:
             Disturbed: If a file changed meanwhile. Add what was cut since, and try again.
         """
-        sizes = sum(each.end - each.start for change in cut.files.values() for each in change.change.patches)
+        sizes = changed_bytes(cut)
         content = _Content(sizes > PIECE_BYTES, self._new_key, self._create)
         patches: list[FilePatch] = []
         for path, change in cut.files.items():

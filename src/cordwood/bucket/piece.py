@@ -16,6 +16,8 @@ from cordwood.errors import BucketDamaged
 MAGIC = b"CWPC"
 FORMAT = 1
 PREFIX = "w/"
+#: The hexadecimal digits of a nonce.
+NONCE_DIGITS = 32
 #: 20 digits, so that keys sort as numbers do.
 _DIGITS = 20
 

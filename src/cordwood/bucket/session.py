@@ -18,9 +18,11 @@ from cordwood.bucket.founding import BucketIdentity, found, read_identity
 from cordwood.bucket.objects import ObjectStore, perform
 from cordwood.bucket.shipping import Shipper, ShippingLimits
 from cordwood.bucket.tree import Tree
+from cordwood.config import BrokerConfig
 from cordwood.disk import Files, Journal, JournaledFiles
 from cordwood.errors import BucketRefused
 from cordwood.host import Clock
+from cordwood.storage.meta import identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,12 @@ class BucketOptions:
     #: See `Manifest.lease_ms`. None keeps what the log has.
     lease_ms: int | None = None
     limits: ShippingLimits = field(default_factory=ShippingLimits)
+
+
+def options_of(config: BrokerConfig) -> BucketOptions:
+    """Return how *config* says that a directory is shipped."""
+    lease_ms = None if config.bucket_lease_ms < 0 else config.bucket_lease_ms
+    return BucketOptions(config.bucket_interval_ms, lease_ms)
 
 
 class BucketSession:
@@ -61,14 +69,17 @@ class BucketSession:
         self._nonce = nonce
         self._known: BucketIdentity | None = None
 
-    def attach(self, broker_id: str | None) -> None:
-        """Bring the directory and the bucket together. *broker_id* is the directory's, None if it is new.
+    def attach(self) -> None:
+        """Bring the directory and the bucket together.
 
         Raises:
             BucketRefused: If the bucket has the log of another broker. Nothing has changed.
             BucketDamaged: If the state in the bucket cannot be read.
             OwnerFenced: If another process claims the log at the same time.
         """
+        broker_id = None
+        if not identity.is_first_boot(self._inner, self._data):
+            broker_id = identity.read_identity(self._inner, self._data).uuid
         known = self._known = perform(self.store, read_identity(), self.shipper.pause)
         if known is None:
             # Everything that is there is shipped; what is made from now on is noted by the files.
@@ -93,14 +104,15 @@ class BucketSession:
         note_attached(self._inner, self._data, attached=True)
         self.report = attachment.report
 
-    def begin(self, identity: BucketIdentity) -> None:
-        """Found the log of *identity* if the bucket has none yet, and ship the directory as it was opened.
+    def begin(self, owned: identity.Identity) -> None:
+        """Ship the directory as it was opened, whose identity is *owned*; found its log first if need be.
 
         Raises as `attach` does.
         """
         if self._known is None:
-            perform(self.store, found(identity, self._nonce), self.shipper.pause)
-            note_nonce(self._inner, self._data, identity.broker_id, self._nonce, attached=True)
+            log = BucketIdentity(owned.uuid, owned.created_at)
+            perform(self.store, found(log, self._nonce), self.shipper.pause)
+            note_nonce(self._inner, self._data, owned.uuid, self._nonce, attached=True)
             self.shipper.take_over(self.options.lease_ms)
         self.shipper.ship()
 

@@ -8,10 +8,11 @@ readers need only the pieces since.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cordwood.bucket.body import decode_body
 from cordwood.bucket.building import BodyBuilder, Disturbed
@@ -35,10 +36,12 @@ from cordwood.bucket.owning import (
 from cordwood.bucket.pages import PAGE_BYTES_MAX, make_pages, page_of, read_page
 from cordwood.bucket.piece import HEAD_SIZE, decode_piece, hash_of, piece_key
 from cordwood.bucket.tree import Tree
-from cordwood.disk import Journal, ReadableFiles
-from cordwood.errors import BucketDamaged, LogClosed, StoreUnavailable
+from cordwood.disk import Journal, Names, ReadableFiles, changed_bytes
+from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
 from cordwood.host import Clock
 
+Result = TypeVar("Result")
+_LOGGER = logging.getLogger("cordwood.bucket")
 #: The first wait after a request failed, and the longest one.
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 10_000
@@ -62,8 +65,8 @@ class ShippingStatus(NamedTuple):
     #: The bytes of files in those pieces.
     bytes: int
     retries: int
-    #: Since when, by the monotonic clock, something waits to be shipped; None if nothing does.
-    behind_since_ns: int | None
+    #: When, by the monotonic clock, the oldest change that is not in the bucket can have been made.
+    behind_since_ns: int
     fenced: bool = False
 
 
@@ -105,6 +108,53 @@ def apply_piece(tree: Tree, piece: Piece) -> None:
     tree.apply(table, key, HEAD_SIZE + content_at)
 
 
+class PatientStore:
+    """A store whose refusals are no end: permissions and buckets come back, and until then there is only lag.
+
+    Any thread may call any method.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self._inner = inner
+        #: The last refusal, until the store answers again.
+        self.refusal: BucketRefused | None = None
+
+    def get(self, key: str) -> Stored:
+        """See `ObjectStore.get`."""
+        return self._patiently(lambda: self._inner.get(key))
+
+    def get_range(self, key: str, start: int, size: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        return self._patiently(lambda: self._inner.get_range(key, start, size))
+
+    def create(self, key: str, data: bytes) -> str:
+        """See `ObjectStore.create`."""
+        return self._patiently(lambda: self._inner.create(key, data))
+
+    def replace(self, key: str, data: bytes, version: str) -> str:
+        """See `ObjectStore.replace`."""
+        return self._patiently(lambda: self._inner.replace(key, data, version))
+
+    def delete(self, key: str) -> None:
+        """See `ObjectStore.delete`."""
+        self._patiently(lambda: self._inner.delete(key))
+
+    def list(self, prefix: str, after: str = "") -> Names:
+        """See `ObjectStore.list`."""
+        return self._patiently(lambda: self._inner.list(prefix, after))
+
+    def _patiently(self, request: Callable[[], Result]) -> Result:
+        try:
+            result = request()
+        except BucketRefused as error:
+            if self.refusal is None:
+                _LOGGER.warning("the store refuses to serve the bucket: %s", error)
+            self.refusal = error
+            raise StoreUnavailable(str(error)) from error
+        self.refusal = None
+        return result
+
+
 class Shipper:
     """The owner of a log in a bucket. Used by one thread; `status`, `wait`, `stop` by any."""
 
@@ -118,7 +168,7 @@ class Shipper:
         nonce: str,
         limits: ShippingLimits | None = None,
     ) -> None:
-        self._store = store
+        self._store = PatientStore(store)
         self._journal = journal
         self._clock = clock
         self._nonce = nonce
@@ -137,8 +187,10 @@ class Shipper:
         self._shipped = threading.Condition()
         self._shipped_number = 0
         self._failure: BaseException | None = None
+        self._give_up_ns: int | None = None
+        self._in_flight = 0
         self._before: tuple[Manifest, list[str]] | None = None
-        self.status = ShippingStatus(0, 0, 0, 0, None)
+        self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
 
@@ -188,6 +240,11 @@ class Shipper:
             self._pieces[piece_key(piece.header.seq)] = piece.data
             self._unbundled += len(piece.data)
 
+    @property
+    def lease_ms(self) -> int:
+        """The lease of the log; see `Manifest.lease_ms`."""
+        return self._owned().current.manifest.lease_ms
+
     # --- shipping ---------------------------------------------------------------------------------
 
     def ship(self, *, keep_alive: bool = False) -> bool:
@@ -199,14 +256,14 @@ class Shipper:
             OwnerFenced: If another process owns the log. Ship nothing more.
             LogClosed: If `stop` was called.
         """
-        owner = self._owned()
+        owner, cut_ns = self._owned(), self._clock.monotonic_ns()
         cut = self._journal.cut()
         if not (cut.files or cut.removed or cut.directories or keep_alive):
             self._journal.settle(cut)
+            self.status = self.status._replace(behind_since_ns=cut_ns)
             self._note_shipped(cut.number)
             return False
-        if self.status.behind_since_ns is None:
-            self.status = self.status._replace(behind_since_ns=self._clock.monotonic_ns())
+        self._in_flight = changed_bytes(cut)
         while True:
             self._created.clear()
             try:
@@ -214,6 +271,7 @@ class Shipper:
             except Disturbed:
                 # The changes since are durable too, and belong to the same piece.
                 self._orphans += self._created
+                cut_ns = self._clock.monotonic_ns()
                 cut = self._journal.extend(cut)
                 continue
             break
@@ -225,8 +283,9 @@ class Shipper:
         self._fold(Piece(header, view, owner.previous, data))
         before = self.status
         self.status = before._replace(
-            seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=None
+            seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=cut_ns
         )
+        self._in_flight = 0
         self._note_shipped(cut.number)
         return True
 
@@ -293,9 +352,20 @@ class Shipper:
 
     def fail(self, error: BaseException) -> None:
         """Let every thread that waits know that nothing more is shipped, because of *error*."""
+        if isinstance(error, OwnerFenced):
+            self.status = self.status._replace(fenced=True)
         with self._shipped:
             self._failure = self._failure or error
             self._shipped.notify_all()
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of files that are durable here and not in the bucket."""
+        return self._in_flight + self._journal.waiting_bytes()
+
+    def give_up_after(self, seconds: float | None) -> None:
+        """Let requests fail that get no answer within *seconds* from now, or never."""
+        now_ns = self._clock.monotonic_ns()
+        self._give_up_ns = None if seconds is None else now_ns + int(seconds * 1e9)
 
     def stop(self) -> None:
         """End shipping: the call under way raises LogClosed before its next try."""
@@ -307,10 +377,13 @@ class Shipper:
 
         Raises:
             LogClosed: If shipping was stopped.
+            StoreUnavailable: If the store did not answer for as long as `give_up_after` says.
         """
-        before = self.status
-        behind = before.behind_since_ns or self._clock.monotonic_ns()
-        self.status = before._replace(retries=before.retries + 1, behind_since_ns=behind)
+        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
+            if self._store.refusal is not None:
+                raise self._store.refusal
+            raise StoreUnavailable("the store of the bucket did not answer for a minute")
+        self.status = self.status._replace(retries=self.status.retries + 1)
         wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
             raise LogClosed("shipping to the bucket was stopped")

@@ -20,6 +20,7 @@ from cordwood.config.kinds import (
     parse_audit_topic,
     parse_authorizer,
     parse_boolean,
+    parse_bucket,
     parse_only_path,
     parse_path,
     parse_principals,
@@ -66,6 +67,9 @@ _METRICS = SettingKind(
 _PROTOCOL_MAP = SettingKind(
     ProtocolMap.parse,
     "a comma-separated list of NAME:PROTOCOL, with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL as PROTOCOL",
+)
+_BUCKET = SettingKind(
+    parse_bucket, "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or az://CONTAINER/PREFIX, or nothing"
 )
 _AUDIT_TOPIC = SettingKind(parse_audit_topic, "the name of a topic that begins with __audit, or nothing")
 
@@ -265,6 +269,26 @@ class BrokerConfig(BrokerGroupConfig):
         60_000,
         "The interval at which meta/checkpoint.json is written again if something changed. It is a summary "
         "for people and tools; recovery does not need it.",
+    )
+    bucket: str = declare(
+        "cordwood.bucket",
+        _BUCKET,
+        "",
+        "The URL of a bucket or of a prefix in it, such as s3://bucket/prefix, that the log is shipped to; "
+        "empty to ship nothing.",
+    )
+    bucket_interval_ms: int = declare(
+        "cordwood.bucket.interval.ms",
+        integer(10, LONG_MAX, unit="milliseconds"),
+        1_000,
+        "How often what became durable is shipped to the bucket: one request for all partitions.",
+    )
+    bucket_lease_ms: int = declare(
+        "cordwood.bucket.lease.ms",
+        limit("milliseconds"),
+        -1,
+        "How long the owner of the log in the bucket may acknowledge after it sent its last piece, so that a "
+        "standby can take over after that; 0 where no standby takes over by itself, -1 as it was before.",
     )
     retention_check_interval_ms: int = declare(
         "log.retention.check.interval.ms",

@@ -15,6 +15,7 @@ ValueType = Literal["boolean", "string", "int", "long", "double", "list"]
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 # Topics with these names are reserved: clients cannot write them.
+_BUCKET = re.compile(r"(s3|gs|az)://[a-zA-Z0-9][a-zA-Z0-9._-]*(/[a-zA-Z0-9_.=+@:,/-]*)?")
 _AUDIT_TOPIC = re.compile(r"__audit[a-zA-Z0-9._-]{0,200}")
 
 
@@ -79,6 +80,13 @@ def parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"neither true nor false: {text!r}")
     return text.lower() == "true"
+
+
+def parse_bucket(text: str) -> str:
+    """Parse the URL of a bucket, or nothing. Raises ValueError if it is of a kind that cannot hold a log."""
+    if text and not _BUCKET.fullmatch(text):
+        raise ValueError(f"not the URL of a bucket: {text!r}")
+    return text
 
 
 def parse_audit_topic(text: str) -> str:

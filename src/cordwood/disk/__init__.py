@@ -1,6 +1,6 @@
 """The one seam to the operating system: files and their contract, stores, marks, checksummed JSON."""
 
-from cordwood.disk.changes import Cut, CutChange, FileChange
+from cordwood.disk.changes import Cut, CutChange, FileChange, changed_bytes
 from cordwood.disk.checked_json import decode_sealed, encode_sealed, read_metadata, write_metadata
 from cordwood.disk.choosing import files_of
 from cordwood.disk.files import (
@@ -11,9 +11,11 @@ from cordwood.disk.files import (
     Files,
     Lock,
     Mode,
+    Names,
     ReadableFile,
     ReadableFiles,
     SyncFailed,
+    WritableBuffer,
     join,
     os_error,
     parent,
@@ -64,6 +66,7 @@ __all__ = [
     "MarkFile",
     "MemoryFiles",
     "Mode",
+    "Names",
     "Patches",
     "PosixFiles",
     "ReadableFile",
@@ -74,7 +77,9 @@ __all__ = [
     "SyncFailed",
     "VolatileFiles",
     "WatchedFiles",
+    "WritableBuffer",
     "as_storage_error",
+    "changed_bytes",
     "decode_sealed",
     "encode_sealed",
     "encode_slot",

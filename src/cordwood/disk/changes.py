@@ -21,6 +21,11 @@ class FileChange:
         self.patches = Patches()
         self.size = 0
 
+    @property
+    def bytes(self) -> int:
+        """The number of bytes that changed."""
+        return sum(each.end - each.start for each in self.patches)
+
     def truncate(self, size: int) -> None:
         """Note that the file was cut to *size* bytes."""
         self.patches.cut(size)
@@ -120,6 +125,11 @@ class Cut(NamedTuple):
             (*directories, *later.directories),
             files,
         )
+
+
+def changed_bytes(cut: Cut) -> int:
+    """Return the number of bytes of files that changed in *cut*."""
+    return sum(each.change.bytes for each in cut.files.values())
 
 
 class Below:

@@ -46,6 +46,11 @@ class Journal:
         """The number of changes noted so far."""
         return self._number
 
+    def waiting_bytes(self) -> int:
+        """Return the bytes of files that changed since the last cut."""
+        with self._lock:
+            return sum(track.change.bytes for track in self._dirty)
+
     # --- cutting ----------------------------------------------------------------------------------
 
     def cut(self) -> Cut:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from cordwood.config import BrokerConfig, SyncPolicy, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, PosixFiles, as_storage_error, files_of
@@ -15,10 +15,13 @@ from cordwood.errors import (
     DirectoryLocked,
     InvalidSetting,
 )
-from cordwood.host import Clock, SystemClock
+from cordwood.host import Clock, Host, SystemClock
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.meta import local_path
 from cordwood.storage.readonly import ReadOnlyDirectory
+
+if TYPE_CHECKING:
+    from cordwood.bucket import ObjectStore, ShippedDirectory
 
 #: How often a directory that another process writes is looked at.
 LOCK_POLL_SECONDS = 0.02
@@ -32,6 +35,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     sync: str | None = None,
     index_cache: int | Literal["all", "none"] | None = None,
     create: bool = True,
+    bucket: str | ObjectStore | None = None,
     files: Files | None = None,
     clock: Clock | None = None,
 ) -> Log:
@@ -41,13 +45,16 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. *index_cache* is the number of
     sealed segments, the most recently used, whose indexes stay in memory: ``all``, ``none`` or a number, as
     ``cordwood.index.cache.segments`` says if it is None. With *read_only* nothing is locked or changed, and
-    it works beside a live writer. *create* makes a directory that is not there.
+    it works beside a live writer. *create* makes a directory that is not there. *bucket* is the URL of a
+    bucket, or of a prefix in it, that the log is shipped to while it is open: see docs/bucket.md.
 
     Raises:
         DirectoryLocked: If another process writes it; says which.
         DirectoryRefused: If it is not a data directory, or one of a newer version.
         MetadataDamaged: If what says which topics there are cannot be read; it is never taken for empty.
         ResourcesExhausted: If there are no file handles or threads left.
+        BucketRefused: If the bucket cannot be used, or has the log of another directory.
+        OwnerFenced: If another process takes the log in the bucket over at the same time.
     """
     config = _config_of(sync, index_cache)
     if files is None:
@@ -58,18 +65,24 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     mapped = config.io != "direct"
     if read_only:
         return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)), clock=clock)
+    host = Host(clock or SystemClock())
+    shipped = None if bucket is None else _shipped(bucket, files, data, host, config)
     opening = Opening(
-        files,
+        files if shipped is None else shipped.files,
         data,
         config,
         create=create,
         mapped=mapped,
         reserve_bytes=RESERVE_BYTES if isinstance(files, PosixFiles) else 0,
-        clock=clock or SystemClock(),
+        clock=host.clock,
     )
+    if shipped is not None:
+        opening = replace(opening, prepare=shipped.prepare, finish=shipped.finish)
     directory = _opened(lambda: DataDirectory(opening))
     log = Log(owned=directory, clock=clock)
     try:
+        if shipped is not None:
+            shipped.start(directory.identity)
         log._recover_transactions(is_clean=directory.lifecycle.is_clean)
         if isinstance(files, PosixFiles) and clock is None:
             # A caller that brings files or a clock decides itself when each step is done.
@@ -78,6 +91,15 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         log.close()
         raise
     return log
+
+
+def _shipped(
+    bucket: str | ObjectStore, files: Files, data: str, host: Host, config: BrokerConfig
+) -> ShippedDirectory:
+    # Imported here: few logs have a bucket.
+    from cordwood.bucket import ShippedDirectory, options_of
+
+    return ShippedDirectory(bucket, files, data, host, options_of(config))
 
 
 def _opened(make: Callable[[], Result]) -> Result:

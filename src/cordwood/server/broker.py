@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from cordwood.broker import Node
 from cordwood.config import BrokerConfig, Endpoints, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, as_storage_error, files_of
-from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed, MetadataDamaged
+from cordwood.errors import (
+    CordwoodError,
+    DirectoryLocked,
+    InvalidSetting,
+    LogFailed,
+    MetadataDamaged,
+    OwnerFenced,
+)
 from cordwood.host import Clock, Host, SystemClock, process
 from cordwood.server.connections import check_free
 from cordwood.server.security import EmbeddedTls, TlsFiles, ensure_users
@@ -20,6 +29,9 @@ from cordwood.server.server import Server, shown
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.meta import catalogue_path, identity
 from cordwood.telemetry import Tracer, no_tracing
+
+if TYPE_CHECKING:
+    from cordwood.bucket import ShippedDirectory
 
 MEMORY = "/memory"
 
@@ -31,6 +43,7 @@ def open_node(
     clock: Clock | None = None,
     *,
     listens: bool = False,
+    host: Host | None = None,
 ) -> Node:
     """Open the data directory at *path*, created if it is missing, or one in memory if *path* is None.
 
@@ -41,8 +54,9 @@ def open_node(
         ListenFailed: If it *listens*, there is no data directory yet and an address is in use. Nothing was
             created.
         ConfigError: If ``cordwood.traces`` is set and tracing is not available.
+        BucketError: If ``cordwood.bucket`` is set, and it cannot be used or is another log's.
     """
-    # Before the directory is locked: this may fail.
+    # Before the directory is locked: these may fail.
     tracer = _tracer(config)
     data = MEMORY if path is None else os.path.abspath(path)
     files_used = files or (MemoryFiles() if path is None else files_of(data, config))
@@ -50,8 +64,18 @@ def open_node(
         # A server that cannot listen leaves no new directory behind. An existing one is opened first: if
         # another server has it, who that is says more than an address in use.
         check_free([*config.listeners.each, *config.metrics_listen.each])
+    host = host or Host(clock or SystemClock())
+    failures: list[CordwoodError] = []
+    opened: list[DataDirectory] = []
+
+    def bucket_failed(error: CordwoodError) -> None:
+        failures.append(error)
+        if opened and isinstance(error, OwnerFenced):
+            opened[0].failures.report(LogFailed(str(error)))
+
+    shipped = _shipped(config, files_used, data, host, bucket_failed)
     opening = Opening(
-        files_used,
+        files_used if shipped is None else shipped.files,
         data,
         config,
         # Memory-mapped files cause page faults, which would block the event loop.
@@ -60,18 +84,34 @@ def open_node(
         node_id=config.node_id,
         reserve_bytes=RESERVE_BYTES if files is None and path is not None else 0,
         handles=process.handle_limit(),
-        clock=clock or SystemClock(),
+        clock=host.clock,
     )
+    if shipped is not None:
+        opening = replace(opening, prepare=shipped.prepare, finish=shipped.finish)
     try:
         directory = DataDirectory(opening)
+        opened.append(directory)
         try:
             _check_ids(directory)
+            if shipped is not None:
+                shipped.start(directory.identity)
         except BaseException:
             directory.close()
             raise
-        return Node(directory, config, tracer)
+        return Node(directory, config, tracer, shipped)
     except OSError as error:
         raise as_storage_error(error, "opening the data directory") from error
+
+
+def _shipped(
+    config: BrokerConfig, files: Files, data: str, host: Host, on_failure: Callable[[CordwoodError], None]
+) -> ShippedDirectory | None:
+    if not config.bucket:
+        return None
+    # Imported here: few brokers have a bucket.
+    from cordwood.bucket import ShippedDirectory, options_of
+
+    return ShippedDirectory(config.bucket, files, data, host, options_of(config), on_failure)
 
 
 def _check_ids(directory: DataDirectory) -> None:

@@ -48,7 +48,7 @@ def run_server(config: BrokerConfig, ready: Ready) -> None:
             handles,
         )
     host = Host()
-    node = open_node(config.data_dir, config, clock=host.clock, listens=True)
+    node = open_node(config.data_dir, config, clock=host.clock, listens=True, host=host)
     loop = host.new_event_loop()
     try:
         loop.run_until_complete(_serve(node, host, ready))

@@ -288,6 +288,28 @@ KAFKA_UNDER_REPLICATED = Gauge(
     "1 if a partition has fewer replicas in sync than it should: never.",
     _PLACE,
 )
+BUCKET_LAG_SECONDS = Gauge(
+    "cordwood_bucket_lag_seconds",
+    "For how long something that is durable here is not in the bucket; 0 if everything is.",
+)
+BUCKET_LAG_BYTES = Gauge(
+    "cordwood_bucket_lag_bytes", "Bytes of files that are durable here and not in the bucket."
+)
+BUCKET_PIECES = Counter("cordwood_bucket_pieces_total", "Pieces that were shipped to the bucket.")
+BUCKET_SHIPPED_BYTES = Counter("cordwood_bucket_shipped_bytes_total", "Bytes of files in those pieces.")
+BUCKET_RETRIES = Counter("cordwood_bucket_retries_total", "Requests to the store that were tried again.")
+BUCKET_FENCED = Gauge(
+    "cordwood_bucket_fenced", "1 if another process took the log in the bucket over, else 0."
+)
+#: Every metric that is looked up at a scrape of a broker with a bucket.
+LOOKED_UP_OF_BUCKET: tuple[Metric, ...] = (
+    BUCKET_LAG_SECONDS,
+    BUCKET_LAG_BYTES,
+    BUCKET_PIECES,
+    BUCKET_SHIPPED_BYTES,
+    BUCKET_RETRIES,
+    BUCKET_FENCED,
+)
 #: Every metric that is looked up at every scrape.
 LOOKED_UP: tuple[Metric, ...] = (
     CONNECTIONS,

@@ -29,6 +29,7 @@ from cordwood.server import LineFormatter, Listening, run_server
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file of settings in the format of Kafka's server.properties.",
 )
+@click.option("--bucket", metavar="URL", help="Ship the log to this bucket, or to a prefix in it [none].")
 @click.option("-X", "settings", metavar="KEY=VALUE", multiple=True, help="One setting; overrides the file.")
 @click.option("--verbose", is_flag=True, help="Log why connections are closed.")
 def serve(
@@ -36,6 +37,7 @@ def serve(
     listen: str | None,
     metrics: str | None,
     config_file: Path | None,
+    bucket: str | None,
     settings: tuple[str, ...],
     verbose: bool,
 ) -> None:
@@ -54,6 +56,8 @@ def serve(
         overrides["listeners"] = listen
     if metrics is not None:
         overrides["cordwood.metrics.listen"] = metrics
+    if bucket is not None:
+        overrides["cordwood.bucket"] = bucket
     config, warnings = load_broker_config(properties, overrides)
     for warning in warnings:
         click.echo(f"cordwood: {warning}", err=True)

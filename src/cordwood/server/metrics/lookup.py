@@ -74,6 +74,7 @@ def look_up(node: Node, seen: Seen, *, partitions: bool) -> Iterator[Sample]:
     yield from _sums(node)
     yield from _broker(node, seen)
     yield from _groups(seen, stands, partitions)
+    yield from _bucket(node)
     yield Sample(telemetry.OPEN_TRANSACTIONS, {}, len(seen.transaction_ages))
     yield Sample(telemetry.OLDEST_TRANSACTION_SECONDS, {}, max(seen.transaction_ages, default=0) / 1000)
     # Last: partitions that failed to open during this scrape count too.
@@ -119,6 +120,20 @@ def _broker(node: Node, seen: Seen) -> Iterator[Sample]:
     yield Sample(telemetry.KAFKA_BROKERS, {}, 1)
     labels = {"id": str(node.directory.settings.config.node_id), "address": str(seen.address)}
     yield Sample(telemetry.KAFKA_BROKER_INFO, labels, 1)
+
+
+def _bucket(node: Node) -> Iterator[Sample]:
+    if node.shipped is None:
+        return
+    status, now_ns = node.shipped.status, node.directory.context.clock.monotonic_ns()
+    waiting = node.shipped.waiting_bytes()
+    lag_ns = now_ns - status.behind_since_ns if waiting else 0
+    yield Sample(telemetry.BUCKET_LAG_SECONDS, {}, lag_ns / 1e9)
+    yield Sample(telemetry.BUCKET_LAG_BYTES, {}, waiting)
+    yield Sample(telemetry.BUCKET_PIECES, {}, status.pieces)
+    yield Sample(telemetry.BUCKET_SHIPPED_BYTES, {}, status.bytes)
+    yield Sample(telemetry.BUCKET_RETRIES, {}, status.retries)
+    yield Sample(telemetry.BUCKET_FENCED, {}, status.fenced)
 
 
 def _sums(node: Node) -> Iterator[Sample]:

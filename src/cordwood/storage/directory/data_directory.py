@@ -72,6 +72,8 @@ class Opening:
     segments: SegmentSource | None = None
     #: Called with the lock held and before anything is read: the directory may be completed by it.
     prepare: Callable[[], None] = lambda: None
+    #: Called when everything is closed, with the lock still held.
+    finish: Callable[[], None] = lambda: None
     #: Space on the disk that is kept for deletions; see `reserve`.
     reserve_bytes: int = 0
     #: How many files and connections the process may have open, None for no limit.
@@ -104,6 +106,7 @@ class DataDirectory:
             MetadataDamaged: If the catalogue of topics cannot be read.
         """
         self.path = opening.path
+        self._finish = opening.finish
         self.failures = FailureWatch()
         self.files = files = WatchedFiles(opening.files, self.failures.report_sync)
         self.handles = files.handles
@@ -340,7 +343,10 @@ class DataDirectory:
             failures.append(as_storage_error(error, "closing"))
         finally:
             self.handles.close()
-            self._lock.release()
+            try:
+                self._finish()
+            finally:
+                self._lock.release()
         if failures:
             raise failures[0]
 

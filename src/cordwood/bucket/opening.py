@@ -1,0 +1,92 @@
+"""Open the bucket of a data directory: by its URL, checked, and with the thread that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cordwood.bucket.looping import ShippingThread
+from cordwood.bucket.objects import ObjectStore
+from cordwood.bucket.piece import NONCE_DIGITS
+from cordwood.bucket.probe import RACERS, probe
+from cordwood.bucket.session import BucketOptions, BucketSession
+from cordwood.bucket.shipping import ShippingStatus
+from cordwood.bucket.stores import open_store
+from cordwood.disk import Files
+from cordwood.errors import CordwoodError
+from cordwood.host import Crew, Host, process
+from cordwood.storage.meta import identity
+
+#: How long a start waits for a store that does not answer.
+START_SECONDS = 60.0
+
+
+class ShippedDirectory:
+    """What opens and closes the bucket of one data directory. Give its parts to `Opening`.
+
+    ``files`` are the files to open the directory with, `prepare` and `finish` its hooks. Call `start` once
+    the directory is open.
+    """
+
+    def __init__(
+        self,
+        bucket: str | ObjectStore,
+        files: Files,
+        data: str,
+        host: Host,
+        options: BucketOptions | None = None,
+        on_failure: Callable[[CordwoodError], None] = lambda error: None,
+    ) -> None:
+        """*bucket* is a URL, or a store. *on_failure* is told why nothing more is shipped.
+
+        Raises:
+            BucketRefused: If the URL cannot be opened.
+        """
+        self.store = open_store(bucket) if isinstance(bucket, str) else bucket
+        self.session = BucketSession(
+            files, data, self.store, host.clock, process.new_nonce()[:NONCE_DIGITS], options
+        )
+        self.files: Files = self.session.files
+        self.thread: ShippingThread | None = None
+        self._is_probed = not isinstance(bucket, str)
+        self._host = host
+        self._on_failure = on_failure
+
+    def prepare(self) -> None:
+        """Check the store, and bring directory and bucket together. With the lock of the directory held.
+
+        Raises:
+            StoreUnavailable: If the store does not answer for a while.
+            BucketRefused: If the store loses records, or has the log of another broker.
+            BucketDamaged: If the state in the bucket cannot be read.
+            OwnerFenced: If another process claims the log at the same time.
+        """
+        self.session.shipper.give_up_after(START_SECONDS)
+        if not self._is_probed:
+            crew = Crew("probe", RACERS, self._host)
+            try:
+                probe(self.store, process.new_nonce(), crew, self.session.shipper.pause)
+            finally:
+                crew.close()
+        self.session.attach()
+
+    def start(self, owned: identity.Identity) -> None:
+        """Ship the directory, whose identity is *owned*, from now on. Raises as `prepare` does."""
+        self.session.begin(owned)
+        self.session.shipper.give_up_after(None)
+        self.thread = ShippingThread(self.session, self._host.start_thread, self._on_failure)
+        self.thread.start()
+
+    @property
+    def status(self) -> ShippingStatus:
+        """How far the bucket is behind."""
+        return self.session.shipper.status
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes that are durable here and not in the bucket."""
+        return self.session.shipper.waiting_bytes()
+
+    def finish(self) -> None:
+        """Ship what is left, for a limited time, and stop. With the lock of the directory held."""
+        if self.thread is not None:
+            self.thread.close()
+        self.session.shipper.stop()
