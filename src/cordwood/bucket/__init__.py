@@ -1,8 +1,9 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
+from cordwood.bucket import probe
 from cordwood.bucket.following import FellBehind, Piece, Reading
 from cordwood.bucket.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.manifest import Manifest, LogOwner, PageRef
+from cordwood.bucket.manifest import LogOwner, Manifest, PageRef
 from cordwood.bucket.objects import ObjectStore, Request, Steps, Stored, perform
 from cordwood.bucket.owning import (
     Ownership,
@@ -18,9 +19,9 @@ from cordwood.bucket.owning import (
 __all__ = [
     "BucketIdentity",
     "FellBehind",
+    "LogOwner",
     "Manifest",
     "ObjectStore",
-    "LogOwner",
     "Ownership",
     "PageRef",
     "Piece",
@@ -35,6 +36,7 @@ __all__ = [
     "found",
     "move_floor",
     "perform",
+    "probe",
     "read_identity",
     "read_manifest",
     "take_over",
