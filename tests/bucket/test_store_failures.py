@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 
 import pytest
+from obstore.exceptions import GenericError
 from support.bucket_servers import KEY_ID, SECRET, TOKEN, HttpAnswer, ScriptedServer, silent_server
 from support.patience import in_time
 
 from cordwood.bucket import ObjectStore
 from cordwood.bucket.stores import RemoteStore, open_store
+from cordwood.bucket.stores.replies import FailedRequest, StoreOperation, failure_of
 from cordwood.errors import (
     BucketError,
     BucketRefused,
@@ -193,6 +195,31 @@ def test_what_the_source_of_credentials_says_is_not_about_an_object(
     for request in REQUESTS:
         assert type(failure(store, request)) is BucketRefused
     assert not any(each.path.startswith("/bucket") for each in scripted.seen)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "sentence"),
+    [
+        (403, BucketRefused, "no credentials were found; set them in the environment"),
+        (404, BucketRefused, "no credentials were found"),
+        (429, StoreUnavailable, "status 429 from the service that has the credentials"),
+        (503, StoreUnavailable, "status 503 from the service that has the credentials"),
+    ],
+)
+def test_missing_credentials_are_named_as_such(
+    status: int, expected: type[BucketError], sentence: str
+) -> None:
+    """As text of obstore, because its source of credentials has an address that tests must not use."""
+    text = (
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 8ms - "
+        f"Server returned non-2xx status code: {status} Word: {TOKEN}"
+    )
+    request = FailedRequest(StoreOperation.GET, "w/1", "s3://bucket/log", 1000)
+    found = failure_of(request, GenericError(text))
+    assert type(found) is expected
+    assert str(found).startswith("s3://bucket/log: read w/1: ")
+    assert sentence in str(found)
+    assert TOKEN not in str(found)
 
 
 def test_requests_are_conditional_signed_and_under_the_prefix(

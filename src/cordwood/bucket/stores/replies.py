@@ -95,7 +95,8 @@ def failure_of(request: FailedRequest, error: Exception) -> BucketError:
     from obstore import exceptions
 
     reply = reply_in(str(error))
-    if not reply.about_credentials and reply.code not in _NO_BUCKET:
+    # A source of credentials that answers 404 or 409 is of another class, and so never definite.
+    if reply.code not in _NO_BUCKET:
         missing = isinstance(error, FileNotFoundError)
         if missing and request.operation in (StoreOperation.GET, StoreOperation.DELETE):
             return ObjectMissing(request.key)
