@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "release"
 #: Every extra that a user can ask for. Each is installed alone, in an environment of its own.
-EXTRAS = ("", "fast", "signed", "oauth", "traces", "testing", "spark", "pipelines")
+EXTRAS = ("", "fast", "signed", "oauth", "bucket", "traces", "testing", "spark", "pipelines")
 #: A larger wheel has something in it that it should not have.
 WHEEL_BYTES_MAX = 4 << 20
 #: What a wheel consists of, beside the file py.typed: modules, their types, compiled kernels, metadata.

@@ -19,6 +19,7 @@ EXTRAS = {
     "fast": "uvloop",
     "signed": "cryptography",
     "oauth": "joserfc",
+    "bucket": "obstore",
     "traces": "opentelemetry",
     "spark": "pyspark",
     "pipelines": "grpc",

@@ -324,6 +324,29 @@ def test_only_the_kafka_client_imports_confluent_kafka() -> None:
             assert allowed, f"{module}:{line}: {name}"
 
 
+def test_only_the_stores_of_the_bucket_import_obstore() -> None:
+    """It is the network of an object store, and an extra: no other module knows which library that is."""
+    found = set()
+    for module in modules():
+        for line, name in imports_of(module):
+            if name.split(".")[0] == "obstore":
+                found.add(name_of(module))
+                assert is_within(name_of(module), "cordwood.bucket.stores"), f"{module}:{line}: {name}"
+    assert found
+
+
+def test_the_bucket_asks_neither_system_nor_clock_and_starts_no_thread() -> None:
+    """Environment, time, randomness and threads are given to it; a lock held for a moment is no thread."""
+    checked = 0
+    for module in modules():
+        if room_of(module) == "bucket":
+            checked += 1
+            for line, name in imports_of(module):
+                allowed = name.split(".")[0] not in IMPURE or name == "threading.Lock"
+                assert allowed, f"{module}:{line}: {name} comes from the caller"
+    assert checked > 8
+
+
 def test_no_input_becomes_code() -> None:
     """Options, files and requests are data: nothing unpickles, evaluates or runs them."""
     found = set()

@@ -1,5 +1,6 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
+from cordwood.bucket import probe
 from cordwood.bucket.bucket_files import BucketFiles, ObjectReader
 from cordwood.bucket.following import FellBehind, Piece, Reading
 from cordwood.bucket.founding import BucketIdentity, found, read_identity
@@ -46,6 +47,7 @@ __all__ = [
     "move_floor",
     "options_of",
     "perform",
+    "probe",
     "read_identity",
     "read_manifest",
     "take_over",
