@@ -6,7 +6,7 @@ import pytest
 from support.bucket_faults import FaultyStore, PlannedFault, StoreFault
 
 from cordwood.bucket import Request
-from cordwood.bucket.objects import Create, Get
+from cordwood.bucket.ownership import Create, Get
 from cordwood.bucket.stores import MemoryStore
 from cordwood.errors import ObjectExists, ObjectMissing, StoreUnavailable
 

@@ -9,7 +9,7 @@ import pytest
 from support.bucket_faults import FaultyStore, PlannedFault, StoreFault
 
 from cordwood.bucket import ObjectStore, Request, Stored
-from cordwood.bucket.objects import Create, Delete, Replace
+from cordwood.bucket.ownership import Create, Delete, Replace
 from cordwood.bucket.probe import RACERS, TRIES, probe
 from cordwood.bucket.stores import MemoryStore, RemoteStore
 from cordwood.errors import BucketRefused, ObjectExists, ObjectMissing, StoreUnavailable, VersionChanged

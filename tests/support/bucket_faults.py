@@ -15,7 +15,7 @@ from enum import Enum
 from threading import Lock
 from typing import Any, TypeAlias
 
-from cordwood.bucket.objects import (
+from cordwood.bucket.ownership import (
     Create,
     Delete,
     Get,

@@ -1,37 +1,47 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
 from cordwood.bucket import probe
-from cordwood.bucket.bucket_files import BucketFiles, ObjectReader
-from cordwood.bucket.following import FellBehind, Piece, Reading
-from cordwood.bucket.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.manifest import LogOwner, Manifest, PageRef
-from cordwood.bucket.objects import ObjectStore, Request, Steps, Stored, perform
 from cordwood.bucket.opening import ShippedDirectory
-from cordwood.bucket.owning import (
+from cordwood.bucket.ownership import (
+    BucketIdentity,
+    BucketManifest,
+    FellBehind,
+    LogOwner,
+    LogPiece,
+    ObjectStore,
     Ownership,
+    PageRef,
+    Reading,
+    Request,
+    Steps,
+    Stored,
     add_piece,
     collect,
     confirm,
     forget_collected,
+    found,
     move_floor,
+    perform,
+    read_identity,
     read_manifest,
     take_over,
 )
 from cordwood.bucket.session import BucketOptions, options_of
 from cordwood.bucket.shipping import ShippingLimits, ShippingStatus
+from cordwood.bucket.state import BucketFiles, ObjectReader
 
 __all__ = [
     "BucketFiles",
     "BucketIdentity",
+    "BucketManifest",
     "BucketOptions",
     "FellBehind",
     "LogOwner",
-    "Manifest",
+    "LogPiece",
     "ObjectReader",
     "ObjectStore",
     "Ownership",
     "PageRef",
-    "Piece",
     "Reading",
     "Request",
     "ShippedDirectory",

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 import google_crc32c
 import msgspec
 
-from cordwood.bucket.bucket_files import BucketFiles
 from cordwood.bucket.fetching import fetch_file, sync_directories
-from cordwood.bucket.tree import Tree, TreeFile
+from cordwood.bucket.state import BucketFiles, Tree, TreeFile
 from cordwood.disk import (
     Files,
-    Journal,
+    DiskJournal,
     ReadableFile,
     join,
     parent,
@@ -145,7 +144,7 @@ class Attachment:
                 return True
         return False
 
-    def ship_differences(self, journal: Journal) -> None:
+    def ship_differences(self, journal: DiskJournal) -> None:
         """Note in *journal* everything in which the bucket differs from the directory."""
         there = set[str]()
         for path, is_directory in self._walk(""):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from cordwood.bucket.bucket_files import BucketFiles
+from cordwood.bucket.state import BucketFiles
 from cordwood.disk import Files, join, parent, write_all
 
 #: How many bytes are written at once.

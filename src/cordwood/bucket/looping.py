@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 
 from cordwood.bucket.session import BucketSession
-from cordwood.errors import CordwoodError, LogClosed, OwnerFenced
-from cordwood.host import StartedThread
+from cordwood.errors import CordwoodError, LogClosed, StoreUnavailable
+from cordwood.host import Host, StartedThread
 
 #: How long a close waits for the store. What is not shipped by then stays in the directory.
 CLOSE_SECONDS = 10.0
-_LOGGER = logging.getLogger("cordwood.bucket")
 
 
 class ShippingThread:
@@ -21,17 +18,20 @@ class ShippingThread:
     def __init__(
         self,
         session: BucketSession,
-        start_thread: Callable[[Callable[[], None], str], StartedThread],
-        on_failure: Callable[[CordwoodError], None] = lambda error: None,
+        host: Host,
+        on_failure: Callable[[CordwoodError], None],
+        warn: Callable[[str], None],
     ) -> None:
-        """*on_failure* is told in that thread why nothing more is shipped."""
+        """*on_failure* is told in that thread why nothing more is shipped, *warn* of what to look after."""
         self.shipper = session.shipper
         self._interval_seconds = session.options.interval_ms / 1000
         self._lease_ms = session.shipper.lease_ms
-        self._start_thread = start_thread
+        self._host = host
         self._on_failure = on_failure
-        self._wanted = threading.Event()
-        self._stopping = threading.Event()
+        self._warn = warn
+        self._due = host.new_condition()
+        self._is_wanted = False
+        self._is_stopping = False
         self._thread: StartedThread | None = None
 
     def start(self) -> None:
@@ -40,53 +40,55 @@ class ShippingThread:
         Raises:
             ResourcesExhausted: If there is no thread for it.
         """
-        self._thread = self._start_thread(self._run, "shipping")
+        self._thread = self._host.start_thread(self._run, "shipping")
 
     def hurry(self) -> None:
         """Ship now: somebody waits for it."""
-        self._wanted.set()
+        with self._due:
+            self._is_wanted = True
+            self._due.notify()
 
     def close(self) -> None:
         """Ship what is left, for a limited time, and end the thread. Idempotent."""
-        self._stopping.set()
-        self._wanted.set()
         thread, self._thread = self._thread, None
         if thread is None:
             return
-        limit = threading.Timer(CLOSE_SECONDS, self.shipper.stop)
-        limit.daemon = True
-        limit.start()
+        self.shipper.give_up_after(CLOSE_SECONDS)
+        with self._due:
+            self._is_stopping = True
+            self._due.notify()
         thread.join()
-        limit.cancel()
         self.shipper.stop()
 
     def _run(self) -> None:
         # A standby takes over if there are no pieces for a while, so there are some even without changes.
-        alive_rounds = max(self._lease_ms / 3000 / self._interval_seconds, 1) if self._lease_ms else None
+        rounds = max(self._lease_ms / 3000 / self._interval_seconds, 1) if self._lease_ms else None
         idle = 0
         try:
             while True:
-                stopping = self._stopping.is_set()
-                keep_alive = alive_rounds is not None and idle + 1 >= alive_rounds
+                stopping = self._is_stopping
+                keep_alive = rounds is not None and idle + 1 >= rounds
                 idle = 0 if self.shipper.ship(keep_alive=keep_alive) else idle + 1
                 if stopping:
                     return
                 self.shipper.condense_if_due()
-                self._wanted.wait(self._interval_seconds)
-                self._wanted.clear()
-        except LogClosed:
-            _LOGGER.warning("the store did not answer in time; what it lacks is shipped after the next start")
+                self._wait()
+        except (LogClosed, StoreUnavailable) as error:
+            self._warn(f"{error}; what the bucket lacks is shipped after the next start")
+            self.shipper.fail(error)
         except CordwoodError as error:
-            self._failed(error)
+            self._fail(error)
         except Exception as error:
-            # A fault of this code. Nothing may wait for ever for what is not shipped any more.
-            _LOGGER.exception("shipping to the bucket failed")
-            self._failed(CordwoodError(f"shipping to the bucket failed: {error}"))
+            # A fault of this code or of the disk. Nothing may wait for ever for what is not shipped any more.
+            self._fail(CordwoodError(f"{type(error).__name__}: {error}"))
 
-    def _failed(self, error: CordwoodError) -> None:
-        if isinstance(error, OwnerFenced):
-            _LOGGER.error("%s; nothing more is shipped or acknowledged", error)
-        else:
-            _LOGGER.error("shipping to the bucket failed: %s", error)
+    def _wait(self) -> None:
+        with self._due:
+            if not self._is_wanted and not self._is_stopping:
+                self._due.wait(self._interval_seconds)
+            self._is_wanted = False
+
+    def _fail(self, error: CordwoodError) -> None:
+        self._warn(f"nothing more is shipped to the bucket: {error}")
         self.shipper.fail(error)
         self._on_failure(error)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cordwood.bucket.looping import ShippingThread
-from cordwood.bucket.objects import ObjectStore
-from cordwood.bucket.piece import NONCE_DIGITS
+from cordwood.bucket.ownership import NONCE_DIGITS, ObjectStore
 from cordwood.bucket.probe import RACERS, probe
-from cordwood.bucket.session import BucketOptions, BucketSession
+from cordwood.bucket.session import BucketSession, options_of
 from cordwood.bucket.shipping import ShippingStatus
 from cordwood.bucket.stores import open_store
-from cordwood.disk import Files
 from cordwood.errors import CordwoodError
 from cordwood.host import Crew, Host, process
+from cordwood.storage.directory import Opening
 from cordwood.storage.meta import identity
 
 #: How long a start waits for a store that does not answer.
@@ -23,35 +23,35 @@ START_SECONDS = 60.0
 class ShippedDirectory:
     """What opens and closes the bucket of one data directory. Give its parts to `Opening`.
 
-    ``files`` are the files to open the directory with, `prepare` and `finish` its hooks. Call `start` once
-    the directory is open.
+    Open the directory with ``opening``, and call `start` once it is open.
     """
 
     def __init__(
         self,
         bucket: str | ObjectStore,
-        files: Files,
-        data: str,
+        opening: Opening,
         host: Host,
-        options: BucketOptions | None = None,
         on_failure: Callable[[CordwoodError], None] = lambda error: None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """*bucket* is a URL, or a store. *on_failure* is told why nothing more is shipped.
+        """*bucket* is a URL, or a store. *opening* says how to open the directory without a bucket.
+
+        *on_failure* is told why nothing more is shipped, and *warn* what an operator should know.
 
         Raises:
             BucketRefused: If the URL cannot be opened.
         """
         self.store = open_store(bucket) if isinstance(bucket, str) else bucket
-        self.session = BucketSession(
-            files, data, self.store, host.clock, process.new_nonce()[:NONCE_DIGITS], options
-        )
-        self.files: Files = self.session.files
+        nonce, options = process.new_nonce()[:NONCE_DIGITS], options_of(opening.config)
+        self.session = BucketSession(opening.files, opening.path, self.store, host, nonce, options, warn)
+        self.opening = replace(opening, files=self.session.files, prepare=self._prepare, finish=self._finish)
         self.thread: ShippingThread | None = None
         self._is_probed = not isinstance(bucket, str)
         self._host = host
         self._on_failure = on_failure
+        self._warn = warn
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Check the store, and bring directory and bucket together. With the lock of the directory held.
 
         Raises:
@@ -70,10 +70,10 @@ class ShippedDirectory:
         self.session.attach()
 
     def start(self, owned: identity.Identity) -> None:
-        """Ship the directory, whose identity is *owned*, from now on. Raises as `prepare` does."""
+        """Ship the directory, whose identity is *owned*, from now on. Raises as opening it does."""
         self.session.begin(owned)
         self.session.shipper.give_up_after(None)
-        self.thread = ShippingThread(self.session, self._host.start_thread, self._on_failure)
+        self.thread = ShippingThread(self.session, self._host, self._on_failure, self._warn)
         self.thread.start()
 
     @property
@@ -85,7 +85,7 @@ class ShippedDirectory:
         """Return the bytes that are durable here and not in the bucket."""
         return self.session.shipper.waiting_bytes()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Ship what is left, for a limited time, and stop. With the lock of the directory held."""
         if self.thread is not None:
             self.thread.close()

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from cordwood.bucket.objects import ObjectStore, Stored
+from cordwood.bucket.ownership import ObjectStore, Stored
 from cordwood.errors import (
     BucketRefused,
     ObjectExists,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cordwood.bucket.attaching import (
@@ -13,15 +14,13 @@ from cordwood.bucket.attaching import (
     note_nonce,
     read_record,
 )
-from cordwood.bucket.bucket_files import BucketFiles, ObjectReader
-from cordwood.bucket.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.objects import ObjectStore, perform
+from cordwood.bucket.ownership import BucketIdentity, ObjectStore, found, perform, read_identity
 from cordwood.bucket.shipping import Shipper, ShippingLimits
-from cordwood.bucket.tree import Tree
+from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
 from cordwood.config import BrokerConfig
-from cordwood.disk import Files, Journal, JournaledFiles
+from cordwood.disk import Files, DiskJournal, JournaledFiles
 from cordwood.errors import BucketRefused
-from cordwood.host import Clock
+from cordwood.host import Host
 from cordwood.storage.meta import identity
 
 
@@ -31,7 +30,7 @@ class BucketOptions:
 
     #: The milliseconds between two pieces, at the least.
     interval_ms: int = 1_000
-    #: See `Manifest.lease_ms`. None keeps what the log has.
+    #: See `BucketManifest.lease_ms`. None keeps what the log has.
     lease_ms: int | None = None
     limits: ShippingLimits = field(default_factory=ShippingLimits)
 
@@ -54,15 +53,16 @@ class BucketSession:
         files: Files,
         data: str,
         store: ObjectStore,
-        clock: Clock,
+        host: Host,
         nonce: str,
         options: BucketOptions | None = None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self.options = options or BucketOptions()
         self.store = store
-        self.journal = Journal(files, data, is_ignored)
+        self.journal = DiskJournal(files, data, is_ignored)
         self.files = JournaledFiles(files, self.journal, at_once=is_overwritten)
-        self.shipper = Shipper(store, files, data, self.journal, clock, nonce, self.options.limits)
+        self.shipper = Shipper(store, files, data, self.journal, host, nonce, self.options.limits, warn)
         self.report = AttachReport()
         self._inner = files
         self._data = data

@@ -8,40 +8,53 @@ readers need only the pieces since.
 from __future__ import annotations
 
 import contextlib
-import logging
-import threading
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from cordwood.bucket.body import decode_body
-from cordwood.bucket.building import BodyBuilder, Disturbed
-from cordwood.bucket.bundling import bundle
-from cordwood.bucket.following import Piece, Reading
-from cordwood.bucket.manifest import Manifest, PageRef
-from cordwood.bucket.objects import Get, ObjectStore, Pause, Steps, Stored, perform
-from cordwood.bucket.owning import (
+from cordwood.bucket.ownership import (
+    HEAD_SIZE,
     KEEP_MS,
+    BucketManifest,
+    Get,
+    LogPiece,
+    ObjectStore,
     Ownership,
+    PageRef,
+    Pause,
+    Reading,
+    Steps,
+    Stored,
     add_piece,
     collect,
     confirm,
     create_object,
+    decode_piece,
     forget_collected,
+    hash_of,
     list_all,
     move_floor,
+    perform,
+    piece_key,
     read_manifest,
     take_over,
 )
-from cordwood.bucket.pages import PAGE_BYTES_MAX, make_pages, page_of, read_page
-from cordwood.bucket.piece import HEAD_SIZE, decode_piece, hash_of, piece_key
-from cordwood.bucket.tree import Tree
-from cordwood.disk import Journal, Names, ReadableFiles, changed_bytes
+from cordwood.bucket.state import (
+    PAGE_BYTES_MAX,
+    BodyBuilder,
+    Disturbed,
+    Tree,
+    bundle,
+    decode_body,
+    make_pages,
+    page_of,
+    read_page,
+)
+from cordwood.disk import DiskJournal, Names, ReadableFiles, changed_bytes
 from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
-from cordwood.host import Clock
+from cordwood.host import Host
 
 Result = TypeVar("Result")
-_LOGGER = logging.getLogger("cordwood.bucket")
 #: The first wait after a request failed, and the longest one.
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 10_000
@@ -79,7 +92,7 @@ class BucketState(NamedTuple):
     pieces: dict[str, bytes]
 
 
-def load_pages(store: ObjectStore, manifest: Manifest, pause: Callable[[int], None]) -> Tree:
+def load_pages(store: ObjectStore, manifest: BucketManifest, pause: Callable[[int], None]) -> Tree:
     """Return the state as of the floor of *manifest*.
 
     Raises:
@@ -97,7 +110,7 @@ def load_pages(store: ObjectStore, manifest: Manifest, pause: Callable[[int], No
     return tree
 
 
-def apply_piece(tree: Tree, piece: Piece) -> None:
+def apply_piece(tree: Tree, piece: LogPiece) -> None:
     """Apply *piece* to *tree*.
 
     Raises:
@@ -114,8 +127,9 @@ class PatientStore:
     Any thread may call any method.
     """
 
-    def __init__(self, inner: ObjectStore) -> None:
+    def __init__(self, inner: ObjectStore, warn: Callable[[str], None]) -> None:
         self._inner = inner
+        self._warn = warn
         #: The last refusal, until the store answers again.
         self.refusal: BucketRefused | None = None
 
@@ -148,7 +162,7 @@ class PatientStore:
             result = request()
         except BucketRefused as error:
             if self.refusal is None:
-                _LOGGER.warning("the store refuses to serve the bucket: %s", error)
+                self._warn(f"the store refuses to serve the bucket: {error}")
             self.refusal = error
             raise StoreUnavailable(str(error)) from error
         self.refusal = None
@@ -163,14 +177,15 @@ class Shipper:
         store: ObjectStore,
         files: ReadableFiles,
         root: str,
-        journal: Journal,
-        clock: Clock,
+        journal: DiskJournal,
+        host: Host,
         nonce: str,
         limits: ShippingLimits | None = None,
+        warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        self._store = PatientStore(store)
+        self._store = PatientStore(store, warn)
         self._journal = journal
-        self._clock = clock
+        self._clock = clock = host.clock
         self._nonce = nonce
         self._limits = limits or ShippingLimits()
         self._objects = 0
@@ -183,13 +198,14 @@ class Shipper:
         self._unbundled = 0
         self._condensed_ms = clock.now_ms()
         self._builder = BodyBuilder(files, root, journal, self._new_key, self._create)
-        self._stopped = threading.Event()
-        self._shipped = threading.Condition()
+        self._stopped = host.new_event()
+        self._shipped = host.new_condition()
         self._shipped_number = 0
         self._failure: BaseException | None = None
         self._give_up_ns: int | None = None
+        self._give_up_seconds: float | None = None
         self._in_flight = 0
-        self._before: tuple[Manifest, list[str]] | None = None
+        self._before: tuple[BucketManifest, list[str]] | None = None
         self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
@@ -202,7 +218,7 @@ class Shipper:
             ObjectMissing: If there is no log in the bucket.
             BucketDamaged: If the state cannot be read.
         """
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         current = perform(self._store, read_manifest(), self.pause)
         reading = Reading.from_floor(current.manifest)
         tree = load_pages(self._store, current.manifest, self.pause)
@@ -234,7 +250,7 @@ class Shipper:
                 return False
         return False
 
-    def _fold(self, piece: Piece) -> None:
+    def _fold(self, piece: LogPiece) -> None:
         apply_piece(self._tree, piece)
         if piece.body:
             self._pieces[piece_key(piece.header.seq)] = piece.data
@@ -242,7 +258,7 @@ class Shipper:
 
     @property
     def lease_ms(self) -> int:
-        """The lease of the log; see `Manifest.lease_ms`."""
+        """The lease of the log; see `BucketManifest.lease_ms`."""
         return self._owned().current.manifest.lease_ms
 
     # --- shipping ---------------------------------------------------------------------------------
@@ -280,7 +296,7 @@ class Shipper:
         perform(self._store, confirm(owner), self.pause)
         data = owner.last_piece
         header, view = decode_piece(piece_key(seq), data)
-        self._fold(Piece(header, view, owner.previous, data))
+        self._fold(LogPiece(header, view, owner.previous, data))
         before = self.status
         self.status = before._replace(
             seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=cut_ns
@@ -341,14 +357,14 @@ class Shipper:
             OwnerFenced: If another process took the log over.
         """
         with self._shipped:
-            self._shipped.wait_for(
-                lambda: self._shipped_number >= number or self._failure is not None, timeout_seconds
-            )
-            if self._shipped_number >= number:
-                return True
-            if self._failure is not None:
+            while self._shipped_number < number and self._failure is None:
+                if not self._shipped.wait(timeout_seconds):
+                    return False
+            # Several may wait, and each notice wakes one of them.
+            self._shipped.notify()
+            if self._shipped_number < number and self._failure is not None:
                 raise self._failure
-            return False
+            return True
 
     def fail(self, error: BaseException) -> None:
         """Let every thread that waits know that nothing more is shipped, because of *error*."""
@@ -356,7 +372,7 @@ class Shipper:
             self.status = self.status._replace(fenced=True)
         with self._shipped:
             self._failure = self._failure or error
-            self._shipped.notify_all()
+            self._shipped.notify()
 
     def waiting_bytes(self) -> int:
         """Return the bytes of files that are durable here and not in the bucket."""
@@ -365,6 +381,7 @@ class Shipper:
     def give_up_after(self, seconds: float | None) -> None:
         """Let requests fail that get no answer within *seconds* from now, or never."""
         now_ns = self._clock.monotonic_ns()
+        self._give_up_seconds = seconds
         self._give_up_ns = None if seconds is None else now_ns + int(seconds * 1e9)
 
     def stop(self) -> None:
@@ -382,7 +399,7 @@ class Shipper:
         if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
             if self._store.refusal is not None:
                 raise self._store.refusal
-            raise StoreUnavailable("the store of the bucket did not answer for a minute")
+            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
         self.status = self.status._replace(retries=self.status.retries + 1)
         wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
@@ -404,7 +421,7 @@ class Shipper:
     def _note_shipped(self, number: int) -> None:
         with self._shipped:
             self._shipped_number = max(self._shipped_number, number)
-            self._shipped.notify_all()
+            self._shipped.notify()
 
     def _new_key(self, kind: str = "b") -> str:
         """Return a key that no other process, and this one only once, ever uses."""

@@ -1,6 +1,6 @@
 """The one seam to the operating system: files and their contract, stores, marks, checksummed JSON."""
 
-from cordwood.disk.changes import Cut, CutChange, FileChange, changed_bytes
+from cordwood.disk.changes import CutChange, FileChange, JournalCut, changed_bytes
 from cordwood.disk.checked_json import decode_sealed, encode_sealed, read_metadata, write_metadata
 from cordwood.disk.choosing import files_of
 from cordwood.disk.files import (
@@ -24,7 +24,7 @@ from cordwood.disk.files import (
     write_all,
     write_atomically,
 )
-from cordwood.disk.journal import Journal
+from cordwood.disk.journal import DiskJournal
 from cordwood.disk.journaled import JournaledFiles
 from cordwood.disk.mark import (
     SIZE,
@@ -54,12 +54,12 @@ __all__ = [
     "UNKNOWN_MS",
     "UNKNOWN_OFFSET",
     "Buffer",
-    "Cut",
     "CutChange",
     "File",
     "FileChange",
     "Files",
-    "Journal",
+    "DiskJournal",
+    "JournalCut",
     "JournaledFiles",
     "Lock",
     "Mark",

@@ -94,14 +94,14 @@ class FileTrack:
 
 
 class CutChange(NamedTuple):
-    """A changed file in a cut. ``track`` and ``disturbed`` are for `Journal.is_undisturbed`."""
+    """A changed file in a cut. ``track`` and ``disturbed`` are for `DiskJournal.is_undisturbed`."""
 
     change: FileChange
     track: FileTrack
     disturbed: int
 
 
-class Cut(NamedTuple):
+class JournalCut(NamedTuple):
     """What changed between two cuts. Apply the removals first, then the directories, then the files."""
 
     #: The number of changes noted so far: who waits for a change waits until a cut with its number is safe.
@@ -111,7 +111,7 @@ class Cut(NamedTuple):
     directories: tuple[str, ...]
     files: dict[str, CutChange]
 
-    def then(self, later: Cut) -> Cut:
+    def then(self, later: JournalCut) -> JournalCut:
         """Return the cut that is this one and then *later*. Neither is to be used any more."""
         gone = Below(later.removed)
         files = {path: each for path, each in self.files.items() if path not in gone}
@@ -119,7 +119,7 @@ class Cut(NamedTuple):
             before = files.get(path)
             files[path] = each if before is None else each._replace(change=before.change.then(each.change))
         directories = [path for path in self.directories if path not in gone]
-        return Cut(
+        return JournalCut(
             later.number,
             (*self.removed, *later.removed),
             (*directories, *later.directories),
@@ -127,7 +127,7 @@ class Cut(NamedTuple):
         )
 
 
-def changed_bytes(cut: Cut) -> int:
+def changed_bytes(cut: JournalCut) -> int:
     """Return the number of bytes of files that changed in *cut*."""
     return sum(each.change.bytes for each in cut.files.values())
 

@@ -1,12 +1,12 @@
 """What became durable in a tree of files since somebody last asked, for a copy that follows it.
 
-A `JournaledFiles` passes every call on, and notes in a `Journal` what a copy needs. `Journal.cut` returns
+A `JournaledFiles` passes every call on, and notes in a `DiskJournal` what a copy needs. `DiskJournal.cut` returns
 the changes since the last cut. The tree after them is one that a power cut could have left at that moment:
 synced bytes, and names in the order of their changes. So recovery makes of the copy what it makes of a
 crashed disk, and everything acknowledged before the cut is in it.
 
 Small writes are kept in memory; of large ones only the position is, and their bytes are read from the file
-later. `Journal.is_undisturbed` says whether what is read then is still what was cut.
+later. `DiskJournal.is_undisturbed` says whether what is read then is still what was cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from cordwood.disk.changes import Cut, CutChange, FileChange, FileTrack
+from cordwood.disk.changes import CutChange, FileChange, FileTrack, JournalCut
 from cordwood.disk.files import Buffer, Files, join
 from cordwood.disk.patches import Stretch
 
@@ -23,7 +23,7 @@ KEPT_PER_FILE = 64 << 10
 KEPT_IN_ALL = 16 << 20
 
 
-class Journal:
+class DiskJournal:
     """The changes of the files below *root* since the last cut. Every method may be called from any thread.
 
     Paths are relative to *root*. What *ignored* says of a path holds for everything below it too.
@@ -53,12 +53,12 @@ class Journal:
 
     # --- cutting ----------------------------------------------------------------------------------
 
-    def cut(self) -> Cut:
+    def cut(self) -> JournalCut:
         """Return the changes since the last cut, and forget them. Call `settle` when it was read."""
         with self._lock:
             return self._cut()
 
-    def _cut(self) -> Cut:
+    def _cut(self) -> JournalCut:
         files: dict[str, CutChange] = {}
         for track in self._dirty:
             assert track.path is not None, "a file without a path has changes"
@@ -69,11 +69,11 @@ class Journal:
             track.change.size = change.size
             self._kept -= change.patches.kept
             files[track.path] = CutChange(change, track, track.disturbed)
-        cut = Cut(self._number, tuple(self._removed), tuple(self._directories), files)
+        cut = JournalCut(self._number, tuple(self._removed), tuple(self._directories), files)
         self._dirty, self._removed, self._directories = {}, {}, {}
         return cut
 
-    def extend(self, cut: Cut) -> Cut:
+    def extend(self, cut: JournalCut) -> JournalCut:
         """Return *cut* and all changes since as one cut, to be read from the beginning."""
         with self._lock:
             for each in cut.files.values():
@@ -94,7 +94,7 @@ class Journal:
         with self._lock:
             return change.track.disturbed == change.disturbed
 
-    def settle(self, cut: Cut) -> None:
+    def settle(self, cut: JournalCut) -> None:
         """Forget *cut*, whose bytes were read: from now on its files may change."""
         with self._lock:
             for each in cut.files.values():
@@ -229,7 +229,10 @@ class Journal:
                 self._soil(track)
                 return
             if track is not None:
+                # Whoever has the file open goes on with it under its new name.
                 self._forget(track)
+                track.path = target
+                self._tracks[target] = track
             for path, size in found:
                 if size is None:
                     self._directories[path] = None

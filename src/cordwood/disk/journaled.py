@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from cordwood.disk.changes import FileTrack
 from cordwood.disk.files import Buffer, File, Files, Lock, Mode, Names
-from cordwood.disk.journal import Journal
+from cordwood.disk.journal import DiskJournal
 
 
 class JournaledFiles:
     """`Files` that note in a journal what becomes durable. Every method may be called from any thread."""
 
-    def __init__(self, inner: Files, journal: Journal, *, at_once: Callable[[str], bool]) -> None:
+    def __init__(self, inner: Files, journal: DiskJournal, *, at_once: Callable[[str], bool]) -> None:
         """*at_once* says of which files a write counts without a sync: small ones, overwritten in place."""
         self._inner = inner
         self._journal = journal
@@ -116,7 +116,7 @@ class _PassedOn:
 class _ReadFile(_PassedOn):
     """A file that was opened to read. A sync through it covers what others wrote."""
 
-    def __init__(self, inner: File, journal: Journal, path: str) -> None:
+    def __init__(self, inner: File, journal: DiskJournal, path: str) -> None:
         super().__init__(inner)
         self._journal, self._relative = journal, path
         self.write_at = inner.write_at
@@ -132,7 +132,7 @@ class _ReadFile(_PassedOn):
 class JournaledFile(_PassedOn):
     """A file that was opened to be written."""
 
-    def __init__(self, inner: File, journal: Journal, track: FileTrack, *, at_once: bool) -> None:
+    def __init__(self, inner: File, journal: DiskJournal, track: FileTrack, *, at_once: bool) -> None:
         super().__init__(inner)
         self._journal = journal
         self._track = track

@@ -45,8 +45,8 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. *index_cache* is the number of
     sealed segments, the most recently used, whose indexes stay in memory: ``all``, ``none`` or a number, as
     ``cordwood.index.cache.segments`` says if it is None. With *read_only* nothing is locked or changed, and
-    it works beside a live writer. *create* makes a directory that is not there. *bucket* is the URL of a
-    bucket, or of a prefix in it, that the log is shipped to while it is open: see docs/bucket.md.
+    it works beside a live writer. *create* makes a directory that is not there. *bucket* is the URL that the
+    log is shipped to while it is open: see docs/bucket.md.
 
     Raises:
         DirectoryLocked: If another process writes it; says which.
@@ -66,9 +66,8 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     if read_only:
         return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)), clock=clock)
     host = Host(clock or SystemClock())
-    shipped = None if bucket is None else _shipped(bucket, files, data, host, config)
     opening = Opening(
-        files if shipped is None else shipped.files,
+        files,
         data,
         config,
         create=create,
@@ -76,9 +75,8 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         reserve_bytes=RESERVE_BYTES if isinstance(files, PosixFiles) else 0,
         clock=host.clock,
     )
-    if shipped is not None:
-        opening = replace(opening, prepare=shipped.prepare, finish=shipped.finish)
-    directory = _opened(lambda: DataDirectory(opening))
+    shipped = None if bucket is None else _shipped(bucket, opening, host)
+    directory = _opened(lambda: DataDirectory(opening if shipped is None else shipped.opening))
     log = Log(owned=directory, clock=clock)
     try:
         if shipped is not None:
@@ -93,13 +91,11 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     return log
 
 
-def _shipped(
-    bucket: str | ObjectStore, files: Files, data: str, host: Host, config: BrokerConfig
-) -> ShippedDirectory:
+def _shipped(bucket: str | ObjectStore, opening: Opening, host: Host) -> ShippedDirectory:
     # Imported here: few logs have a bucket.
-    from cordwood.bucket import ShippedDirectory, options_of
+    from cordwood.bucket import ShippedDirectory
 
-    return ShippedDirectory(bucket, files, data, host, options_of(config))
+    return ShippedDirectory(bucket, opening, host)
 
 
 def _opened(make: Callable[[], Result]) -> Result:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from cordwood.telemetry import Tracer, no_tracing
 if TYPE_CHECKING:
     from cordwood.bucket import ShippedDirectory
 
+_LOGGER = logging.getLogger("cordwood.bucket")
 MEMORY = "/memory"
 
 
@@ -65,17 +67,9 @@ def open_node(
         # another server has it, who that is says more than an address in use.
         check_free([*config.listeners.each, *config.metrics_listen.each])
     host = host or Host(clock or SystemClock())
-    failures: list[CordwoodError] = []
     opened: list[DataDirectory] = []
-
-    def bucket_failed(error: CordwoodError) -> None:
-        failures.append(error)
-        if opened and isinstance(error, OwnerFenced):
-            opened[0].failures.report(LogFailed(str(error)))
-
-    shipped = _shipped(config, files_used, data, host, bucket_failed)
     opening = Opening(
-        files_used if shipped is None else shipped.files,
+        files_used,
         data,
         config,
         # Memory-mapped files cause page faults, which would block the event loop.
@@ -86,10 +80,9 @@ def open_node(
         handles=process.handle_limit(),
         clock=host.clock,
     )
-    if shipped is not None:
-        opening = replace(opening, prepare=shipped.prepare, finish=shipped.finish)
+    shipped = _shipped(opening, host, opened)
     try:
-        directory = DataDirectory(opening)
+        directory = DataDirectory(opening if shipped is None else shipped.opening)
         opened.append(directory)
         try:
             _check_ids(directory)
@@ -103,15 +96,21 @@ def open_node(
         raise as_storage_error(error, "opening the data directory") from error
 
 
-def _shipped(
-    config: BrokerConfig, files: Files, data: str, host: Host, on_failure: Callable[[CordwoodError], None]
-) -> ShippedDirectory | None:
-    if not config.bucket:
+def _bucket_failed(opened: Sequence[DataDirectory], error: CordwoodError) -> None:
+    """Stop the broker if another one owns its log: what it acknowledged from now on would be lost."""
+    if isinstance(error, OwnerFenced):
+        for directory in opened:
+            directory.failures.report(LogFailed(str(error)))
+
+
+def _shipped(opening: Opening, host: Host, opened: Sequence[DataDirectory]) -> ShippedDirectory | None:
+    bucket = opening.config.bucket
+    if not bucket:
         return None
     # Imported here: few brokers have a bucket.
-    from cordwood.bucket import ShippedDirectory, options_of
+    from cordwood.bucket import ShippedDirectory
 
-    return ShippedDirectory(config.bucket, files, data, host, options_of(config), on_failure)
+    return ShippedDirectory(bucket, opening, host, partial(_bucket_failed, opened), _LOGGER.warning)
 
 
 def _check_ids(directory: DataDirectory) -> None:

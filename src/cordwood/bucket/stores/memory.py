@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from threading import Lock
 
-from cordwood.bucket.objects import Stored
+from cordwood.bucket.ownership import Stored
 from cordwood.errors import ObjectExists, ObjectMissing, VersionChanged
 
 #: How many keys a list returns at most, as in S3.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
-from cordwood.bucket.objects import Stored
+from cordwood.bucket.ownership import Stored
 from cordwood.bucket.stores.replies import FailedRequest, StoreOperation, failure_of, reply_in
 from cordwood.errors import ObjectMissing, VersionChanged
 

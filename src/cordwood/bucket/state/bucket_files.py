@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import google_crc32c
 
-from cordwood.bucket.objects import GetRange, ObjectStore, Pause, Steps, perform
-from cordwood.bucket.tree import Extent, Tree, TreeFile
+from cordwood.bucket.ownership import GetRange, ObjectStore, Pause, Steps, perform
+from cordwood.bucket.state.tree import Extent, Tree, TreeFile
 from cordwood.disk import Buffer, Mode, Names, WritableBuffer, os_error
 from cordwood.errors import BucketDamaged, StoreUnavailable
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cordwood.bucket.following import Piece, Reading
-from cordwood.bucket.manifest import (
+from cordwood.bucket.ownership.following import LogPiece, Reading
+from cordwood.bucket.ownership.manifest import (
     MANIFEST_KEY,
+    BucketManifest,
     Departed,
     Freed,
     LogOwner,
-    Manifest,
     PageRef,
     decode_manifest,
     encode_manifest,
     needed_owners,
 )
-from cordwood.bucket.objects import Create, Delete, Get, List, Pause, Replace, Steps, Stored
-from cordwood.bucket.piece import PREFIX, PieceHeader, encode_piece, hash_of, piece_key, seq_of
+from cordwood.bucket.ownership.objects import Create, Delete, Get, List, Pause, Replace, Steps, Stored
+from cordwood.bucket.ownership.piece import PREFIX, PieceHeader, encode_piece, hash_of, piece_key, seq_of
 from cordwood.errors import ObjectExists, ObjectMissing, OwnerFenced, StoreUnavailable, VersionChanged
 
 #: How long objects stay after the manifest stopped naming them: a reader may be using them.
@@ -34,7 +34,7 @@ KEEP_MS = 3_600_000
 class VersionedManifest(msgspec.Struct, frozen=True):
     """A manifest, and the version that is replaced by the next one."""
 
-    manifest: Manifest
+    manifest: BucketManifest
     version: str
 
 
@@ -50,7 +50,7 @@ class Ownership:
     #: The bytes of the piece that was created last.
     last_piece: bytes = b""
 
-    def check(self, manifest: Manifest) -> None:
+    def check(self, manifest: BucketManifest) -> None:
         """Raise OwnerFenced if *manifest* has a newer claim than that of this owner."""
         if (manifest.epoch, manifest.nonce) != (self.epoch, self.nonce):
             raise OwnerFenced(self.epoch, manifest.epoch)
@@ -66,7 +66,7 @@ def take_over(
     nonce: str,
     lease_ms: int | None = None,
     reading: Reading | None = None,
-    on_piece: Callable[[Piece], None] = lambda piece: None,
+    on_piece: Callable[[LogPiece], None] = lambda piece: None,
 ) -> Steps[Ownership]:
     """Become the owner, after every owner before: nothing that they create later counts.
 
@@ -102,7 +102,7 @@ def take_over(
 
 
 def _create_barrier(
-    claimed: Manifest, nonce: str, reading: Reading, on_piece: Callable[[Piece], None]
+    claimed: BucketManifest, nonce: str, reading: Reading, on_piece: Callable[[LogPiece], None]
 ) -> Steps[int]:
     """Create an empty piece after all others and return its number; *reading* stands after it."""
     attempt = 0
@@ -262,7 +262,7 @@ def _delete_pieces_below(end_seq: int) -> Steps[int]:
         after = keys[-1]
 
 
-def _swap(before: VersionedManifest, after: Manifest) -> Steps[VersionedManifest]:
+def _swap(before: VersionedManifest, after: BucketManifest) -> Steps[VersionedManifest]:
     """Replace *before* by *after*.
 
     A refusal is a success where the manifest read back is just this one: an earlier try had taken effect.

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, Verdict, decode_manifest, verdict
-from cordwood.bucket.objects import Get, Pause, Steps, Stored
-from cordwood.bucket.piece import PieceHeader, decode_piece, hash_of, piece_key
+from cordwood.bucket.ownership.manifest import MANIFEST_KEY, BucketManifest, Verdict, decode_manifest, verdict
+from cordwood.bucket.ownership.objects import Get, Pause, Steps, Stored
+from cordwood.bucket.ownership.piece import PieceHeader, decode_piece, hash_of, piece_key
 from cordwood.errors import BucketDamaged, ObjectMissing, StoreUnavailable
 
 #: How many pieces are read before the manifest is.
 PIECES_PER_READ = 8
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """A piece that counts."""
 
     header: PieceHeader
@@ -37,7 +37,7 @@ class Reading:
     previous: str
 
     @classmethod
-    def from_floor(cls, manifest: Manifest) -> Reading:
+    def from_floor(cls, manifest: BucketManifest) -> Reading:
         """Return a reading that begins where the pages of *manifest* end."""
         return cls(manifest.floor, manifest.floor_hash)
 
@@ -46,7 +46,7 @@ class Reading:
         assert seq == self.next_seq, "a piece was created before those below it were read"
         self.next_seq, self.previous = seq + 1, sha256
 
-    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[Piece], Manifest]]:
+    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[LogPiece], BucketManifest]]:
         """Return the pieces that follow, at most about *limit*, and the newest manifest.
 
         Only pieces that certainly count are returned, for ever: the manifest is read after them.
@@ -60,7 +60,7 @@ class Reading:
         manifest = decode_manifest(stored.data)
         return self._taken(found, manifest), manifest
 
-    def read_on(self, claimed: Manifest, on_piece: Callable[[Piece], None]) -> Steps[None]:
+    def read_on(self, claimed: BucketManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
         """Give all pieces that follow to *on_piece*, for the process whose claim is *claimed*.
 
         No owner is added while the claim stands, so the manifest need not be read again. Raises as
@@ -82,11 +82,11 @@ class Reading:
             found.append((key, stored.data))
         return found
 
-    def _taken(self, found: list[tuple[str, bytes]], manifest: Manifest) -> list[Piece]:
+    def _taken(self, found: list[tuple[str, bytes]], manifest: BucketManifest) -> list[LogPiece]:
         """Return those of *found* that count by *manifest*, which was read after them, and pass them."""
         if manifest.floor > self.next_seq:
             raise FellBehind
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         for key, data in found:
             header, body = decode_piece(key, data)
             said = verdict(manifest, header)
@@ -98,7 +98,7 @@ class Reading:
                         key, f"follows a piece {header.previous}, the one before is {self.previous}"
                     )
                 self.previous = hash_of(data)
-                pieces.append(Piece(header, body, self.previous, data))
+                pieces.append(LogPiece(header, body, self.previous, data))
             self.next_seq += 1
         return pieces
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from cordwood.bucket.body import (
+from cordwood.bucket.ownership import hash_of
+from cordwood.bucket.state.body import (
     STRETCH_BYTES_MAX,
     BodyTable,
     FilePatch,
@@ -16,8 +17,7 @@ from cordwood.bucket.body import (
     StoredStretch,
     encode_body,
 )
-from cordwood.bucket.piece import hash_of
-from cordwood.disk import Cut, CutChange, Journal, ReadableFiles, changed_bytes, join
+from cordwood.disk import CutChange, DiskJournal, JournalCut, ReadableFiles, changed_bytes, join
 
 #: A piece has at most so many bytes of files; the rest are objects of their own, so that they are sent beside
 #: each other and memory stays bounded.
@@ -47,7 +47,7 @@ class BodyBuilder:
         self,
         files: ReadableFiles,
         root: str,
-        journal: Journal,
+        journal: DiskJournal,
         new_key: Callable[[], str],
         create: Callable[[str, bytes], None],
     ) -> None:
@@ -57,14 +57,14 @@ class BodyBuilder:
         self._new_key = new_key
         self._create = create
 
-    def build(self, cut: Cut, at_ms: int) -> Body:
+    def build(self, cut: JournalCut, at_ms: int) -> Body:
         """Return the body that says what *cut* does.
 
         Raises:
             Disturbed: If a file changed meanwhile. Add what was cut since, and try again.
         """
         sizes = changed_bytes(cut)
-        content = _Content(sizes > PIECE_BYTES, self._new_key, self._create)
+        content = _PieceContent(sizes > PIECE_BYTES, self._new_key, self._create)
         patches: list[FilePatch] = []
         for path, change in cut.files.items():
             stretches = tuple(content.add(start, data) for start, data in self._stretches(path, change))
@@ -108,7 +108,7 @@ class BodyBuilder:
                 yield start, bytes(kept)
 
 
-class _Content:
+class _PieceContent:
     """The bytes of a body, in it or in objects of their own."""
 
     def __init__(self, apart: bool, new_key: Callable[[], str], create: Callable[[str, bytes], None]) -> None:

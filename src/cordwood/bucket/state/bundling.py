@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import google_crc32c
 
-from cordwood.bucket.body import STRETCH_BYTES_MAX, ObjectRef
-from cordwood.bucket.piece import hash_of
-from cordwood.bucket.tree import Extent, Tree, TreeFile
+from cordwood.bucket.ownership import hash_of
+from cordwood.bucket.state.body import STRETCH_BYTES_MAX, ObjectRef
+from cordwood.bucket.state.tree import Extent, Tree, TreeFile
 
 #: The size of a bundle, but for its last stretch.
 BUNDLE_BYTES = 32 << 20

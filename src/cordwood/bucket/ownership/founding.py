@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, encode_manifest
-from cordwood.bucket.objects import Create, Get, Pause, Steps, Stored
+from cordwood.bucket.ownership.manifest import MANIFEST_KEY, BucketManifest, encode_manifest
+from cordwood.bucket.ownership.objects import Create, Get, Pause, Steps, Stored
 from cordwood.disk import decode_sealed, encode_sealed
 from cordwood.errors import BucketDamaged, BucketRefused, ObjectExists, ObjectMissing, StoreUnavailable
 
@@ -60,7 +60,7 @@ def found(identity: BucketIdentity, nonce: str) -> Steps[None]:
     Raises:
         BucketRefused: If another log is there.
     """
-    first = Manifest(revision=0, epoch=0, nonce=nonce)
+    first = BucketManifest(revision=0, epoch=0, nonce=nonce)
     # The identity is last: without it there is no log, so a crash before it leaves nothing half made.
     yield from _create(MANIFEST_KEY, encode_manifest(first))
     yield from _create(IDENTITY_KEY, encode_sealed(identity))

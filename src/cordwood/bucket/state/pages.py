@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import google_crc32c
 import msgspec
 
-from cordwood.bucket.body import ObjectRef, check_path, pack_table, unpack_table
-from cordwood.bucket.tree import Extent, Tree, TreeFile
+from cordwood.bucket.state.body import ObjectRef, check_path, pack_table, unpack_table
+from cordwood.bucket.state.tree import Extent, Tree, TreeFile
 from cordwood.errors import BucketDamaged
 
 MAGIC = b"CWPG"

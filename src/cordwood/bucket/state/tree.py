@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cordwood.bucket.body import BodyTable, FilePatch, ObjectRef, StoredStretch
+from cordwood.bucket.state.body import BodyTable, FilePatch, ObjectRef, StoredStretch
 
 _START = attrgetter("start")
 

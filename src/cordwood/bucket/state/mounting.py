@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from cordwood.bucket.bucket_files import BucketFiles
+from cordwood.bucket.state.bucket_files import BucketFiles
 from cordwood.disk import File, Files, Lock, Mode, Names, os_error
 
 #: Where the files of the bucket seem to be. No directory of a machine is called so.
