@@ -23,6 +23,7 @@ from support.crashes import CrashImage
 from support.disks import Acknowledged, RecordingFiles
 from support.producing import snapshots_every
 from support.promises import Run, check_promises
+from support.publishing import adopting, check_sink
 from support.shipped import Repeater, ShippedTree, restored
 
 from cordwood.bucket.stores import MemoryStore
@@ -107,5 +108,5 @@ def test_so_has_one_of_transactions() -> None:
 @pytest.mark.parametrize("way_in", test_crash_sink.WAYS_IN)
 def test_so_has_one_of_a_batch_of_sparks_sink(way_in: str) -> None:
     """The staged files are there with the intent that promises them (E2)."""
-    with test_crash_sink.adopting(test_crash_sink.WAYS_IN[way_in]):
-        look_at([(run, test_crash_sink.check_sink) for run in test_crash_sink.WORKLOADS], 60)
+    with adopting(test_crash_sink.WAYS_IN[way_in]):
+        look_at([(run, check_sink) for run in test_crash_sink.WORKLOADS], 60)

@@ -28,16 +28,20 @@ from cordwood.bucket.ownership import (
 )
 from cordwood.bucket.session import BucketOptions, options_of
 from cordwood.bucket.shipping import ShippingLimits, ShippingStatus
-from cordwood.bucket.state import BucketFiles, ObjectReader
+from cordwood.bucket.state import MOUNT, BucketFiles, MountedFiles, ObjectReader
+from cordwood.bucket.viewing import BucketView, view_bucket
 
 __all__ = [
+    "MOUNT",
     "BucketFiles",
     "BucketIdentity",
     "BucketManifest",
     "BucketOptions",
+    "BucketView",
     "FellBehind",
     "LogOwner",
     "LogPiece",
+    "MountedFiles",
     "ObjectReader",
     "ObjectStore",
     "Ownership",
@@ -61,4 +65,5 @@ __all__ = [
     "read_identity",
     "read_manifest",
     "take_over",
+    "view_bucket",
 ]

@@ -16,8 +16,8 @@ import msgspec
 from cordwood.bucket.fetching import fetch_file, sync_directories
 from cordwood.bucket.state import BucketFiles, Tree, TreeFile
 from cordwood.disk import (
-    Files,
     DiskJournal,
+    Files,
     ReadableFile,
     join,
     parent,

@@ -10,7 +10,7 @@ from cordwood.bucket.ownership import NONCE_DIGITS, ObjectStore
 from cordwood.bucket.probe import RACERS, probe
 from cordwood.bucket.session import BucketSession, options_of
 from cordwood.bucket.shipping import ShippingStatus
-from cordwood.bucket.stores import open_store
+from cordwood.bucket.stores import store_at
 from cordwood.errors import CordwoodError
 from cordwood.host import Crew, Host, process
 from cordwood.storage.directory import Opening
@@ -41,7 +41,7 @@ class ShippedDirectory:
         Raises:
             BucketRefused: If the URL cannot be opened.
         """
-        self.store = open_store(bucket) if isinstance(bucket, str) else bucket
+        self.store = store_at(bucket) if isinstance(bucket, str) else bucket
         nonce, options = process.new_nonce()[:NONCE_DIGITS], options_of(opening.config)
         self.session = BucketSession(opening.files, opening.path, self.store, host, nonce, options, warn)
         self.opening = replace(opening, files=self.session.files, prepare=self._prepare, finish=self._finish)

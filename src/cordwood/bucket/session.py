@@ -18,7 +18,7 @@ from cordwood.bucket.ownership import BucketIdentity, ObjectStore, found, perfor
 from cordwood.bucket.shipping import Shipper, ShippingLimits
 from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
 from cordwood.config import BrokerConfig
-from cordwood.disk import Files, DiskJournal, JournaledFiles
+from cordwood.disk import DiskJournal, Files, JournaledFiles
 from cordwood.errors import BucketRefused
 from cordwood.host import Host
 from cordwood.storage.meta import identity

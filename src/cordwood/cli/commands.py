@@ -33,6 +33,7 @@ _COMMANDS = {
     "acl": ("cordwood.cli.access.acl:acl", "Add, list and remove ACLs: who may do what."),
     "audit": ("cordwood.cli.operations.audit:audit", "Read the audit log of a broker."),
     "backup": ("cordwood.cli.files.backup:backup", "Back up a data directory, beside its writer."),
+    "bucket": ("cordwood.cli.operations.bucket:bucket", "Look at a log in object storage."),
     "checkpoint": (
         "cordwood.cli.evidence.checkpoint:checkpoint",
         "Sign the content of a log, and check it against signatures.",
@@ -50,7 +51,7 @@ _COMMANDS = {
     "produce": ("cordwood.cli.records.produce:produce", "Append lines from standard input to a topic."),
     "prove": ("cordwood.cli.evidence.prove:prove", "Prove that a record is in the log."),
     "reindex": ("cordwood.cli.files.reindex:reindex", "Rebuild the indexes of a data directory."),
-    "restore": ("cordwood.cli.files.restore:restore", "Create a data directory from a backup."),
+    "restore": ("cordwood.cli.files.restore:restore", "Create a data directory from a backup or a bucket."),
     "segment": ("cordwood.cli.files.segment:segment", "Print the content of a segment file."),
     "serve": ("cordwood.cli.operations.serve:serve", "Serve a data directory to Kafka clients."),
     "top": ("cordwood.cli.operations.top:top", "Show rates, sizes and lag of topics, live."),

@@ -24,6 +24,7 @@ from cordwood.config.loading import (
     Setting,
     TopicConfig,
     load_broker_config,
+    store_without_tls,
     topic_config,
 )
 from cordwood.config.per_listener import METRICS, ListenerConfig, listener_name
@@ -65,6 +66,7 @@ __all__ = [
     "parse_properties",
     "quota_name",
     "quota_of",
+    "store_without_tls",
     "text_of",
     "topic_config",
 ]

@@ -60,6 +60,7 @@ __all__ = [
     "load_broker_config",
     "nearest",
     "reference_table",
+    "store_without_tls",
     "topic_config",
 ]
 
@@ -72,6 +73,17 @@ _LEVELS = {"topic": TOPIC_SETTINGS, "broker": BROKER_SETTINGS, "listener": LISTE
 
 
 # Loading
+
+
+def store_without_tls(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether an object store may be reached by ``http://``.
+
+    ``AWS_ALLOW_HTTP`` says so, and so does an endpoint on this machine: nobody else sees what is sent there.
+    """
+    if environment.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
+        return True
+    endpoint = environment.get("AWS_ENDPOINT_URL") or environment.get("AWS_ENDPOINT") or ""
+    return endpoint.startswith(("http://127.0.0.1:", "http://localhost:", "http://[::1]:"))
 
 
 def load_broker_config(

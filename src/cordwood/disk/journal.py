@@ -1,7 +1,7 @@
 """What became durable in a tree of files since somebody last asked, for a copy that follows it.
 
-A `JournaledFiles` passes every call on, and notes in a `DiskJournal` what a copy needs. `DiskJournal.cut` returns
-the changes since the last cut. The tree after them is one that a power cut could have left at that moment:
+A `JournaledFiles` passes every call on, and notes in a `DiskJournal` what a copy needs. `DiskJournal.cut`
+returns the changes since the last cut. The tree after them is one that a power cut could have left then:
 synced bytes, and names in the order of their changes. So recovery makes of the copy what it makes of a
 crashed disk, and everything acknowledged before the cut is in it.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from cordwood.bucket.stores.remote import RemoteStore
+from cordwood.config import store_without_tls
 from cordwood.errors import BucketRefused
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ def open_store(
     connection = _connect(address, endpoint, region, allow_http, timeout_ms)
     express = address.scheme == "s3" and address.bucket.endswith(_EXPRESS)
     return RemoteStore(connection, str(address), timeout_ms, lists_in_order=not express)
+
+
+def store_at(url: str) -> RemoteStore:
+    """Return the store at *url* as the environment says; see `open_store`."""
+    return open_store(url, allow_http=store_without_tls())
 
 
 def parse_address(url: str) -> StoreAddress:

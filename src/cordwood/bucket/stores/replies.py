@@ -134,7 +134,9 @@ def _refusal(request: FailedRequest, reply: StoreReply, error: Exception) -> Buc
     if reply.redirected or (status is not None and 300 <= status < 400):
         return BucketRefused(f"{request}: the bucket is elsewhere{code}; set its region or endpoint")
     if reply.plain_http:
-        return BucketRefused(f"{request}: the endpoint is http://; allow http, or use an https:// endpoint")
+        return BucketRefused(
+            f"{request}: the endpoint is http://; set AWS_ALLOW_HTTP=true, or use an https:// endpoint"
+        )
     if isinstance(error, (exceptions.UnknownConfigurationKeyError, exceptions.InvalidPathError)):
         return BucketRefused(f"{request}: obstore does not accept the key or a setting; check the URL")
     passing = status is None or status >= 500 or status in (408, 409, 412, 425, 429)

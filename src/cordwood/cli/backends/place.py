@@ -16,6 +16,7 @@ from cordwood.errors import CordwoodError, DirectoryLocked, DirectoryRefused, No
 
 if TYPE_CHECKING:
     from cordwood.cli.backends.backend import Backend
+    from cordwood.disk import Files
 
 #: How long to wait for another command that holds the directory: commands are short.
 LOCKED_SECONDS = 2.0
@@ -35,6 +36,27 @@ def data_path(data: str | None) -> str:
     from cordwood.storage.meta import local_path
 
     return local_path(data or load_broker_config()[0].data_dir)
+
+
+def is_bucket(place: str | None) -> bool:
+    """Return whether *place* is the URL of a log in object storage, and no path."""
+    return place is not None and place.startswith(("s3://", "gs://", "az://"))
+
+
+def mounted_bucket(url: str, target: str) -> tuple[str, Files, int]:
+    """Return the path of the log at *url* in files that have it and *target*, and the bytes of its files.
+
+    Raises:
+        BucketError: If it cannot be read.
+    """
+    # Imported here: most commands need no object store.
+    from cordwood.bucket import MOUNT, MountedFiles, view_bucket
+    from cordwood.disk import files_of
+    from cordwood.host import Host
+
+    view = view_bucket(url, Host())
+    files = MountedFiles(files_of(target, load_broker_config()[0]), view.files)
+    return MOUNT, files, sum(file.size for _, file in view.tree.files())
 
 
 def check_there(path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from cordwood.cli.backends import data_option, data_path, log_bytes
+from cordwood.cli.backends import data_option, data_path, is_bucket, log_bytes, mounted_bucket
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.errors import CordwoodError, DirectoryRefused, NotADataDirectory, OffsetOutOfRange
 from cordwood.storage.backup import RestoreReport
@@ -80,18 +81,25 @@ def restore(
 ) -> None:
     """Create a new data directory from BACKUP, which is not changed; every byte is checked.
 
+    BACKUP is a backup, a data directory, or the URL of a log in object storage, such as s3://logs/orders.
+    With --keep-id the restored directory can go on shipping to that URL, once its owner is gone for good.
+
     Exit status: 0 restored, 4 the backup is damaged and nothing was restored.
 
     Example: cordwood restore /backups/monday --data data --to-offset orders:0=1200
     """
     path = data_path(data)
-    if not os.path.isdir(backup):
+    source, files, size = backup, None, 0
+    if is_bucket(backup):
+        source, files, size = mounted_bucket(backup, path)
+    elif not os.path.isdir(backup):
         raise DirectoryRefused(f"there is no directory {backup}; name a backup, or a data directory")
     try:
-        with progress_bar("restoring", log_bytes(backup), shown=not as_json) as show:
+        with progress_bar("restoring", size or log_bytes(backup), shown=not as_json) as show:
             report = make_restored(
-                backup,
+                source,
                 path,
+                files=files,
                 to_offsets=to_offsets,
                 to_time=to_time,
                 link=link,
@@ -105,7 +113,7 @@ def restore(
         raise CordwoodError(f"{place}: offset {error.offset} is not within {bounds}") from error
     except NotADataDirectory as error:
         raise DirectoryRefused(f"{backup} is neither a backup nor a data directory") from error
-    _print_report(report, as_json=as_json)
+    _print_report(dataclasses.replace(report, source=backup), as_json=as_json)
 
 
 def _print_report(report: RestoreReport, *, as_json: bool) -> None:

@@ -8,19 +8,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
 
 from cordwood.cli import ExitCode
-from cordwood.cli.backends import complete_topic, data_path, log_bytes
+from cordwood.cli.backends import complete_topic, data_path, is_bucket, log_bytes
 from cordwood.cli.evidence import parse_key, read_text, refuting
 from cordwood.cli.interrupting import holding_interrupts
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.config import load_broker_config
 from cordwood.disk import files_of
 from cordwood.errors import CordwoodError, DirectoryRefused
+from cordwood.host import Host
 from cordwood.verify import (
     Checker,
     Finding,
@@ -97,6 +98,8 @@ def verify(
 ) -> None:
     """Check every byte of a data directory: checksums, order, sizes, hashes, indexes, metadata, chains.
 
+    The directory may be the URL of a log in object storage, such as s3://logs/orders.
+
     Changes nothing, takes no lock, and may run beside the writer: bytes that are not marked as synced are
     counted, not checked.
 
@@ -110,7 +113,10 @@ def verify(
     """
     if directory is not None and data is not None:
         raise click.UsageError("give the data directory once: as DIR or with --data.")
-    path, given = data_path(directory or data), given_checkpoints(checkpoints, keys)
+    given = given_checkpoints(checkpoints, keys)
+    if is_bucket(directory or data):
+        _verify_bucket(directory or data or "", topic, given, as_json=as_json)
+    path = data_path(directory or data)
     try:
         with _progress(path, shown=not as_json) as progress:
             checker = checker_for(jobs, path, progress)
@@ -120,6 +126,19 @@ def verify(
         hint = "give one as DIR, with --data or in CORDWOOD_DATA_DIR."
         raise CordwoodError(f"{error}; {hint}") from error
     print_verify_report(report, path, as_json=as_json)
+    raise SystemExit(verify_exit_code(report))
+
+
+def _verify_bucket(
+    url: str, topic: str | None, given: Sequence[GivenCheckpoint], *, as_json: bool
+) -> NoReturn:
+    """Check the log in a bucket: the objects by their checksums, and the files in them like any others."""
+    # Imported here: most commands need no object store.
+    from cordwood.bucket import view_bucket
+
+    view = view_bucket(url, Host())
+    report = verify_directory(view.files, "", topic, checkpoints=given)
+    print_verify_report(report, url, as_json=as_json)
     raise SystemExit(verify_exit_code(report))
 
 
