@@ -84,12 +84,32 @@ class ShippingStatus(NamedTuple):
 
 
 class BucketState(NamedTuple):
-    """The state of the log in a bucket, and how far its pieces were read."""
+    """The state of the log in a bucket when it was taken over."""
 
+    #: The manifest that the claim replaced.
+    manifest: BucketManifest
     tree: Tree
-    reading: Reading
-    #: The pieces since the floor, by their keys.
+    #: The pieces since the floor that have a body, by their keys.
     pieces: dict[str, bytes]
+    #: The nonces of the owners of those pieces.
+    changed_by: list[str]
+
+
+def is_continued_by(manifest: BucketManifest, changed_by: Container[str], nonces: Container[str]) -> bool:
+    """Return whether only owners with *nonces* changed anything since the first of their pieces.
+
+    *changed_by* are the owners of the pieces since the floor that have a body. An owner that shipped nothing
+    has changed nothing.
+    """
+    if not manifest.owners:
+        # The log was founded, and its founder had no time to ship anything.
+        return True
+    for owner in reversed(manifest.owners):
+        if owner.nonce in nonces:
+            return True
+        if owner.first_seq < manifest.floor or owner.nonce in changed_by:
+            return False
+    return False
 
 
 def load_pages(store: ObjectStore, manifest: BucketManifest, pause: Callable[[int], None]) -> Tree:
@@ -205,7 +225,7 @@ class Shipper:
         self._give_up_ns: int | None = None
         self._give_up_seconds: float | None = None
         self._in_flight = 0
-        self._before: tuple[BucketManifest, list[str]] | None = None
+        self._state: BucketState | None = None
         self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
@@ -222,33 +242,30 @@ class Shipper:
         current = perform(self._store, read_manifest(), self.pause)
         reading = Reading.from_floor(current.manifest)
         tree = load_pages(self._store, current.manifest, self.pause)
-        self._owner = perform(
-            self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause
-        )
-        self._tree = tree
+        owner = perform(self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause)
+        held = [piece for piece in pieces if piece.body]
         for piece in pieces:
-            self._fold(piece)
-        self._before = (current.manifest, [piece.header.nonce for piece in pieces if piece.body])
+            apply_piece(tree, piece)
+        by_key = {piece_key(piece.header.seq): piece.data for piece in held}
+        changed_by = [piece.header.nonce for piece in held]
+        return self.adopt(owner, BucketState(current.manifest, tree, by_key, changed_by))
+
+    def adopt(self, owner: Ownership, state: BucketState) -> Tree:
+        """Go on as *owner*, which took the log over in *state*, and return the state that the bucket has."""
+        self._owner, self._state = owner, state
+        self._tree, self._pieces = state.tree, dict(state.pieces)
+        self._unbundled = sum(map(len, self._pieces.values()))
         self._orphans = self._find_orphans()
-        self.status = self.status._replace(seq=self._owner.next_seq - 1)
-        return tree
+        self.status = self.status._replace(seq=owner.next_seq - 1)
+        return state.tree
 
     def is_continued_by(self, nonces: Container[str]) -> bool:
-        """Return whether only owners with *nonces* changed anything since the first of their pieces.
+        """Return whether only owners with *nonces* changed anything; see `is_continued_by`.
 
-        Those before the takeover are meant. An owner that shipped nothing has changed nothing.
+        Those before the takeover are meant.
         """
-        assert self._before is not None, "nothing is known of earlier owners before the takeover"
-        manifest, changed_by = self._before
-        if not manifest.owners:
-            # The log was founded, and its founder had no time to ship anything.
-            return True
-        for owner in reversed(manifest.owners):
-            if owner.nonce in nonces:
-                return True
-            if owner.first_seq < manifest.floor or owner.nonce in changed_by:
-                return False
-        return False
+        assert self._state is not None, "nothing is known of earlier owners before the takeover"
+        return is_continued_by(self._state.manifest, self._state.changed_by, nonces)
 
     def _fold(self, piece: LogPiece) -> None:
         apply_piece(self._tree, piece)

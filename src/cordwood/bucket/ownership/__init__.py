@@ -2,6 +2,7 @@
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
+from cordwood.bucket.ownership.lease import StandbyLease
 from cordwood.bucket.ownership.manifest import BucketManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
@@ -21,6 +22,7 @@ from cordwood.bucket.ownership.objects import (
 from cordwood.bucket.ownership.owning import (
     KEEP_MS,
     Ownership,
+    VersionedManifest,
     add_piece,
     collect,
     confirm,
@@ -32,6 +34,7 @@ from cordwood.bucket.ownership.owning import (
     take_over,
 )
 from cordwood.bucket.ownership.piece import HEAD_SIZE, NONCE_DIGITS, decode_piece, hash_of, piece_key
+from cordwood.bucket.ownership.regaining import regain
 
 __all__ = [
     "HEAD_SIZE",
@@ -54,8 +57,10 @@ __all__ = [
     "Reading",
     "Replace",
     "Request",
+    "StandbyLease",
     "Steps",
     "Stored",
+    "VersionedManifest",
     "add_piece",
     "answer",
     "collect",
@@ -71,5 +76,6 @@ __all__ = [
     "piece_key",
     "read_identity",
     "read_manifest",
+    "regain",
     "take_over",
 ]

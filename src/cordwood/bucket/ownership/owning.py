@@ -67,19 +67,22 @@ def take_over(
     lease_ms: int | None = None,
     reading: Reading | None = None,
     on_piece: Callable[[LogPiece], None] = lambda piece: None,
+    before: VersionedManifest | None = None,
 ) -> Steps[Ownership]:
     """Become the owner, after every owner before: nothing that they create later counts.
 
     *reading* is how far the caller has read already; None reads from the floor on. *on_piece* is called with
     every piece that counts and was not read before, in order, also if the takeover fails in the end. None for
-    *lease_ms* keeps the lease of the log.
+    *lease_ms* keeps the lease of the log. *before* is the manifest that the claim replaces; a standby gives
+    the one that it read before its last look (see `lease`).
 
     Raises:
         OwnerFenced: If another process claimed the log meanwhile. Nothing has changed but for a claim.
         FellBehind: If the floor has passed *reading*, or the reader fell behind.
     """
     # (a) The claim. From now on no other process can complete an earlier one, nor move the floor.
-    before = yield from read_manifest()
+    if before is None:
+        before = yield from read_manifest()
     claimed = msgspec.structs.replace(
         before.manifest,
         revision=before.manifest.revision + 1,
