@@ -288,7 +288,7 @@ class Standby:
         try:
             passed = self._pass_some()
         except (CopyDisturbed, FellBehind, ObjectMissing) as error:
-            self._warn(f"the copy of the bucket is compared with it again: {error or 'it fell behind'}")
+            self._warn(f"the copy of the bucket is compared with it again: {str(error) or 'it fell behind'}")
             self._fetch()
             passed = 1
         self._lease.look(self._position(), asked_ms, self._now_ms())
@@ -299,7 +299,7 @@ class Standby:
         try:
             owner, state = self._claim_with(before)
         except (OwnerFenced, FellBehind) as error:
-            self._warn(f"this standby was not the first to take over: {error or 'the floor moved'}")
+            self._warn(f"this standby was not the first to take over: {str(error) or 'the floor moved'}")
             return None, 1
         return Standing(owner, state, is_copy=self._own is None), passed
 
