@@ -32,7 +32,8 @@ class _StepEvent:
     def wait(self, timeout: float | None = None) -> bool:
         if timeout:
             self._clock.advance(int(timeout * 1000))
-            self._happened = self._happened or not self._step()
+            if not self._happened and not self._step():
+                self._happened = True
         return self._happened
 
 
