@@ -103,12 +103,12 @@ def owner(store: ObjectStore, lease_ms: int | None = LEASE_MS) -> Machine:
 
 
 def standing_by(
-    machine: Machine, steps: Callable[[SteppedStandby], Iterator[object]]
+    machine: Machine, steps: Callable[[SteppedStandby], Iterator[None]]
 ) -> tuple[SteppedStandby, Standing | None]:
     """Follow on *machine* while *steps* go on; nothing else happens for a minute after them."""
     follower: SteppedStandby
 
-    def all_steps() -> Iterator[object]:
+    def all_steps() -> Iterator[None]:
         yield from steps(follower)
         for _ in range(600):
             if follower.clock.ns > 300_000_000_000:
@@ -119,7 +119,7 @@ def standing_by(
     return follower, follower.run()
 
 
-def nothing(follower: SteppedStandby) -> Iterator[object]:
+def nothing(follower: SteppedStandby) -> Iterator[None]:
     return iter(())
 
 
@@ -128,7 +128,7 @@ def test_a_standby_takes_over_one_and_a_half_leases_after_the_last_piece() -> No
     first, second = owner(store), Machine(store)
     seen: list[int] = []
 
-    def appending(follower: SteppedStandby) -> Iterator[object]:
+    def appending(follower: SteppedStandby) -> Iterator[None]:
         for number in range(20):
             first.put(b"%d" % number)
             first.ship()
@@ -153,7 +153,7 @@ def test_an_owner_that_ships_nothing_new_keeps_its_log() -> None:
     store = MemoryStore()
     first, second = owner(store), Machine(store)
 
-    def resting(follower: SteppedStandby) -> Iterator[object]:
+    def resting(follower: SteppedStandby) -> Iterator[None]:
         while follower.clock.ns < 60_000_000_000:
             first.ship()
             yield
@@ -172,7 +172,7 @@ def test_the_old_owner_rejoins_with_what_it_had_not_shipped_in_quarantine(unship
     first, second = owner(store), Machine(store)
     suffix = [b"never shipped %d" % number for number in range(unshipped)]
 
-    def dying(follower: SteppedStandby) -> Iterator[object]:
+    def dying(follower: SteppedStandby) -> Iterator[None]:
         first.put(b"second")
         first.ship()
         yield
@@ -226,7 +226,7 @@ def test_it_becomes_a_copy_once_another_process_changed_the_log() -> None:
     first.put(b"not shipped")
     again, other = first.killed(), Machine(store)
 
-    def taken_over(follower: SteppedStandby) -> Iterator[object]:
+    def taken_over(follower: SteppedStandby) -> Iterator[None]:
         yield
         other.open()
         yield
@@ -247,7 +247,7 @@ def test_without_a_lease_it_follows_says_what_to_set_and_never_takes_over() -> N
     store = MemoryStore()
     first, second = owner(store, lease_ms=0), Machine(store)
 
-    def waiting(follower: SteppedStandby) -> Iterator[object]:
+    def waiting(follower: SteppedStandby) -> Iterator[None]:
         while follower.clock.ns < 3_600_000_000_000:
             yield
         first.put(b"hours later")
@@ -306,23 +306,26 @@ def test_what_the_owner_ships_while_it_is_taken_over_is_not_lost() -> None:
     assert read_record(second.disk, DATA).attached  # type: ignore[union-attr]
 
 
-def test_a_piece_that_arrives_on_a_claim_that_fails_never_reaches_the_copy() -> None:
-    """A third process claims the log meanwhile, so the piece is void though the claim would let it count."""
+def test_a_standby_whose_claim_is_overtaken_goes_on_following_the_winner() -> None:
+    """The third process claims the log between the claim and the barrier of the standby."""
     store = MemoryStore()
-    first, second = owner(store), Machine(store)
+    first, second, third = owner(store), Machine(store), Machine(store)
 
     def overtake() -> None:
-        Machine(store).open()
-        first.put(b"void")
+        third.open()
+        third.put(b"by the third")
+        third.ship()
+        first.put(b"too late")
         with pytest.raises(OwnerFenced):
             first.ship()
 
     hooked = HookedStore(store)
     hooked.after, second.store = overtake, hooked
-    _, standing = standing_by(second, nothing)
+    follower, standing = standing_by(second, nothing)
+    assert any("not the first" in warning for warning in follower.warnings)
     assert standing is not None
     second.open(standing)
-    assert second.values() == [b"first"]
+    assert second.values() == third.values() == [b"first", b"by the third"]
 
 
 def test_a_standby_refuses_the_directory_of_another_log_and_changes_nothing() -> None:
@@ -348,7 +351,7 @@ def test_the_lock_says_that_a_standby_has_the_directory() -> None:
     owner(store)
     second = Machine(store)
 
-    def looking(follower: SteppedStandby) -> Iterator[object]:
+    def looking(follower: SteppedStandby) -> Iterator[None]:
         with pytest.raises(DirectoryLocked, match="a standby"):
             open_data(second.disk)
         yield
@@ -360,7 +363,7 @@ def test_where_there_is_no_log_yet_it_waits_for_one() -> None:
     store = MemoryStore()
     second = Machine(store)
 
-    def beginning(follower: SteppedStandby) -> Iterator[object]:
+    def beginning(follower: SteppedStandby) -> Iterator[None]:
         yield
         owner(store)
         yield

@@ -40,7 +40,7 @@ class _StepEvent:
 class SteppedStandby:
     """A standby that follows while *steps* go on, one for every wait, and is stopped after the last one."""
 
-    def __init__(self, store: ObjectStore, files: Files, steps: Iterator[object], data: str = DATA) -> None:
+    def __init__(self, store: ObjectStore, files: Files, steps: Iterator[None], data: str = DATA) -> None:
         self.warnings: list[str] = []
         self.caught_up: list[int] = []
         self.clock = ManualClock()
@@ -68,7 +68,7 @@ class SteppedStandby:
 
 
 def follow(
-    store: ObjectStore, files: Files, steps: Iterator[object] | None = None, data: str = DATA
+    store: ObjectStore, files: Files, steps: Iterator[None] | None = None, data: str = DATA
 ) -> Standing | None:
     """Follow with *files* while *steps* go on."""
     return SteppedStandby(store, files, steps or iter(()), data).run()
