@@ -372,3 +372,19 @@ def test_where_there_is_no_log_yet_it_waits_for_one() -> None:
     assert "no log" in follower.warnings[0]
     second.open(standing)
     assert second.values() == [b"first"]
+
+
+def test_what_was_appended_to_a_copy_without_its_bucket_is_kept_in_quarantine() -> None:
+    store = MemoryStore()
+    first = owner(store, lease_ms=0)
+    second = Machine(store)
+    assert standing_by(second, nothing)[1] is None
+    data = open_data(second.disk)
+    put(virtual(data, "orders"), b"by mistake")
+    data.close()
+    first.put(b"second")
+    first.ship()
+    assert standing_by(second, nothing)[1] is None
+    kept = [path for path in image(second.disk, DATA) if path.startswith(join(DATA, "quarantine/"))]
+    assert any(b"by mistake" in (image(second.disk, DATA)[path] or b"") for path in kept)
+    assert contents(open_data(copy_of(second.disk)))["orders", 0].values == [b"first", b"second"]

@@ -125,6 +125,10 @@ class ShippedDirectory:
         """How far the bucket is behind."""
         return self.session.shipper.status
 
+    def may_acknowledge(self) -> bool:
+        """Return whether no other process can have taken the log over: the lease lasts, or there is none."""
+        return self.session.shipper.may_acknowledge()
+
     def waiting_bytes(self) -> int:
         """Return the bytes that are durable here and not in the bucket."""
         return self.session.shipper.waiting_bytes()

@@ -98,7 +98,7 @@ class BucketSession:
         else:
             if record is None or record.nonces[-1:] != (self._nonce,) or not record.attached:
                 raise BucketRefused(f"{self._data} was changed by another process during the takeover")
-            tree = self.shipper.adopt(standing.owner, standing.state)
+            tree = self.shipper.adopt(standing.owner, standing.state, standing.sent_ms)
             if standing.is_copy:
                 return
         attachment = Attachment(self._inner, self._data, tree, self._source(tree))

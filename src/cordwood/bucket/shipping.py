@@ -19,6 +19,7 @@ from cordwood.bucket.ownership import (
     Get,
     LogPiece,
     ObjectStore,
+    OwnerLease,
     Ownership,
     PageRef,
     Pause,
@@ -37,6 +38,7 @@ from cordwood.bucket.ownership import (
     perform,
     piece_key,
     read_manifest,
+    renew_claim,
     take_over,
 )
 from cordwood.bucket.state import (
@@ -52,7 +54,7 @@ from cordwood.bucket.state import (
 )
 from cordwood.disk import DiskJournal, Names, ReadableFiles, changed_bytes
 from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
-from cordwood.host import Host
+from cordwood.host import Host, awake_and_asleep_ms
 
 Result = TypeVar("Result")
 #: The first wait after a request failed, and the longest one.
@@ -213,6 +215,7 @@ class Shipper:
         self._created: list[str] = []
         self._orphans: list[str] = []
         self._owner: Ownership | None = None
+        self._lease = OwnerLease(0, 0)
         self._tree = Tree()
         self._pieces: dict[str, bytes] = {}
         self._unbundled = 0
@@ -239,6 +242,7 @@ class Shipper:
             BucketDamaged: If the state cannot be read.
         """
         pieces: list[LogPiece] = []
+        sent_ms = awake_and_asleep_ms(self._clock)
         current = perform(self._store, read_manifest(), self.pause)
         reading = Reading.from_floor(current.manifest)
         tree = load_pages(self._store, current.manifest, self.pause)
@@ -248,11 +252,15 @@ class Shipper:
             apply_piece(tree, piece)
         by_key = {piece_key(piece.header.seq): piece.data for piece in held}
         changed_by = [piece.header.nonce for piece in held]
-        return self.adopt(owner, BucketState(current.manifest, tree, by_key, changed_by))
+        return self.adopt(owner, BucketState(current.manifest, tree, by_key, changed_by), sent_ms)
 
-    def adopt(self, owner: Ownership, state: BucketState) -> Tree:
-        """Go on as *owner*, which took the log over in *state*, and return the state that the bucket has."""
+    def adopt(self, owner: Ownership, state: BucketState, sent_ms: int) -> Tree:
+        """Go on as *owner*, which took the log over in *state*, and return the state that the bucket has.
+
+        The takeover began at *sent_ms*, from when its lease counts.
+        """
         self._owner, self._state = owner, state
+        self._lease = OwnerLease(owner.current.manifest.lease_ms, sent_ms)
         self._tree, self._pieces = state.tree, dict(state.pieces)
         self._unbundled = sum(map(len, self._pieces.values()))
         self._orphans = self._find_orphans()
@@ -309,8 +317,7 @@ class Shipper:
                 continue
             break
         self._journal.settle(cut)
-        seq = perform(self._store, add_piece(owner, body.data), self.pause)
-        perform(self._store, confirm(owner), self.pause)
+        seq = self._add(body.data)
         data = owner.last_piece
         header, view = decode_piece(piece_key(seq), data)
         self._fold(LogPiece(header, view, owner.previous, data))
@@ -321,6 +328,22 @@ class Shipper:
         self._in_flight = 0
         self._note_shipped(cut.number)
         return True
+
+    def may_acknowledge(self) -> bool:
+        """Return whether the lease lasts: no other process can have taken the log over. Any thread."""
+        lease = self._lease
+        return not lease.lease_ms or lease.may_acknowledge(awake_and_asleep_ms(self._clock))
+
+    def _add(self, body: bytes) -> int:
+        """Create a piece that counts, and renew the lease; return its number."""
+        owner, sent_ms = self._owned(), awake_and_asleep_ms(self._clock)
+        seq = perform(self._store, add_piece(owner, body), self.pause)
+        perform(self._store, confirm(owner), self.pause)
+        if not self._lease.renew(sent_ms, awake_and_asleep_ms(self._clock)):
+            sent_ms = awake_and_asleep_ms(self._clock)
+            perform(self._store, renew_claim(owner), self.pause)
+            self._lease.restart(sent_ms)
+        return seq
 
     def condense_if_due(self) -> bool:
         """Write the state into pages if enough happened since the last time; return whether it was done.
@@ -418,7 +441,9 @@ class Shipper:
                 raise self._store.refusal
             raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
         self.status = self.status._replace(retries=self.status.retries + 1)
-        wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
+        # With a lease, clients wait for the store to be back.
+        longest_ms = max(self._lease.lease_ms // 6, BACKOFF_MS) if self._lease.lease_ms else BACKOFF_MAX_MS
+        wait_ms = min(BACKOFF_MS << min(attempt, 16), longest_ms, BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
             raise LogClosed("shipping to the bucket was stopped")
 
@@ -448,6 +473,9 @@ class Shipper:
     def _create(self, key: str, data: bytes) -> None:
         self._created.append(key)
         perform(self._store, create_object(key, data), self.pause)
+        if self._lease.is_due(awake_and_asleep_ms(self._clock)):
+            # Many objects take longer than a lease. The piece changes nothing, so it may come before them.
+            self._add(b"")
 
 
 def _page_count(count: int, pages: tuple[PageRef, ...]) -> int:

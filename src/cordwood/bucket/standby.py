@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cordwood.bucket.attaching import (
     Attachment,
+    BucketRecord,
     CopiedUpTo,
     note_attached,
     note_copied,
@@ -41,7 +42,7 @@ from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, BucketState, Pa
 from cordwood.bucket.state import BodyTable, BucketFiles, ObjectReader
 from cordwood.disk import Files, Lock, join
 from cordwood.errors import BucketRefused, LogClosed, ObjectMissing, OwnerFenced
-from cordwood.host import Host
+from cordwood.host import Host, awake_and_asleep_ms
 from cordwood.storage.meta import check_regular_directory, identity
 
 
@@ -50,6 +51,8 @@ class Standing(NamedTuple):
 
     owner: Ownership
     state: BucketState
+    #: When the takeover began, by `awake_and_asleep_ms`.
+    sent_ms: int
     #: Whether the directory is what the bucket says. Otherwise it continues that, and is compared.
     is_copy: bool
 
@@ -185,9 +188,15 @@ class Standby:
             if self._replica.is_continued_by(record.nonces):
                 self._own = record.nonces
                 return
-        elif record is not None and record.copied is not None and self._go_on(record.copied):
+        elif record is not None and self._is_copy(record) and self._go_on(record.copied or CopiedUpTo()):
             return
         self._fetch()
+
+    def _is_copy(self, record: BucketRecord) -> bool:
+        """Return whether all that the directory has comes from the bucket."""
+        # Who opened it without its bucket may have appended to it.
+        written = identity.was_closed_cleanly(self._files, self._data)
+        return not record.attached and record.copied is not None and not written
 
     def _pass_all(self) -> None:
         while True:
@@ -230,7 +239,7 @@ class Standby:
         """Compare the directory with the bucket, and make it a copy. Durable on return."""
         self._own = None
         record = read_record(self._files, self._data)
-        is_copy = record is not None and not record.attached and record.copied is not None
+        is_copy = record is not None and self._is_copy(record)
         note_copied(self._files, self._data, self._broker_id, CopiedUpTo() if is_copy else None)
         identity.mark_unclean(self._files, self._data)
         while True:
@@ -296,12 +305,13 @@ class Standby:
             return None, passed
         if self._replica.floor != before.manifest.floor or not self._lease.has_run_out(lease_ms):
             return None, passed
+        sent_ms = self._now_ms()
         try:
             owner, state = self._claim_with(before)
         except (OwnerFenced, FellBehind) as error:
             self._warn(f"this standby was not the first to take over: {str(error) or 'the floor moved'}")
             return None, 1
-        return Standing(owner, state, is_copy=self._own is None), passed
+        return Standing(owner, state, sent_ms, is_copy=self._own is None), passed
 
     def _pass_some(self) -> int:
         replica = self._replica
@@ -356,4 +366,4 @@ class Standby:
             raise LogClosed("the standby was stopped")
 
     def _now_ms(self) -> int:
-        return self._host.clock.monotonic_ns() // 1_000_000
+        return awake_and_asleep_ms(self._host.clock)

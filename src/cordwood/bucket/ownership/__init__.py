@@ -2,7 +2,7 @@
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.ownership.lease import StandbyLease
+from cordwood.bucket.ownership.lease import OwnerLease, StandbyLease
 from cordwood.bucket.ownership.manifest import BucketManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
@@ -31,6 +31,7 @@ from cordwood.bucket.ownership.owning import (
     list_all,
     move_floor,
     read_manifest,
+    renew_claim,
     take_over,
 )
 from cordwood.bucket.ownership.piece import HEAD_SIZE, NONCE_DIGITS, decode_piece, hash_of, piece_key
@@ -51,6 +52,7 @@ __all__ = [
     "LogOwner",
     "LogPiece",
     "ObjectStore",
+    "OwnerLease",
     "Ownership",
     "PageRef",
     "Pause",
@@ -77,5 +79,6 @@ __all__ = [
     "read_identity",
     "read_manifest",
     "regain",
+    "renew_claim",
     "take_over",
 ]

@@ -179,6 +179,20 @@ def confirm(owner: Ownership) -> Steps[None]:
     owner.current = newest
 
 
+def renew_claim(owner: Ownership) -> Steps[None]:
+    """Replace the manifest by one that differs in its revision only.
+
+    A standby that found the lease run out read the manifest before, so it cannot claim the log any more.
+
+    Raises:
+        OwnerFenced: If another process owns or claims the log.
+    """
+    yield from confirm(owner)
+    before = owner.current.manifest
+    after = msgspec.structs.replace(before, revision=before.revision + 1)
+    owner.current = yield from _swap(owner.current, after)
+
+
 def move_floor(
     owner: Ownership,
     pages: Sequence[PageRef],
