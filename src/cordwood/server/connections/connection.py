@@ -20,7 +20,7 @@ from cordwood.host import Clock
 from cordwood.protocol import SMALL, ApiKey, Inbox, Request, WireBytes, decode_request, encode_response
 from cordwood.security import ANONYMOUS, CertificateRefused, Principal
 from cordwood.server.connections.budget import WINDOW, Budget, MemoryClaim
-from cordwood.server.connections.entrance import OPEN_DOOR, UNAUTHENTICATED_BYTES_MAX, Door
+from cordwood.server.connections.entrance import EARLY_REQUESTS_MAX, OPEN_DOOR, Door
 from cordwood.server.connections.exchange import (
     ENCODED,
     RAW_VERSION,
@@ -111,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lingers_ns: int | None = None
         if door.entrance is not None:
             door.entrance.enter(self)
-            self._inbox.size_max = min(UNAUTHENTICATED_BYTES_MAX, request_bytes_max)
+            self._inbox.size_max = min(door.early_bytes_max, request_bytes_max)
 
     # --- the socket -------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         missing = self._inbox.missing
         if not self.authenticated:
-            return self._inbox.space()[:UNAUTHENTICATED_BYTES_MAX]
+            return self._inbox.space()[: self._inbox.size_max]
         if not missing:
             return self._inbox.space()
         if not self._budget.may_go_on(self._claim):
@@ -237,6 +237,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._door.entrance is not None:
             self._door.entrance.leave(self)
 
+    @property
+    def early_room(self) -> int | None:
+        """The bytes that the client may send until it has authenticated; None once it has."""
+        return None if self.authenticated else self._inbox.size_max - self._inbox.pending
+
     def take_token(self) -> None:
         """Take the next frame as a token of SASL that has no request around it."""
         self._takes_token = True
@@ -258,6 +263,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(frame) > OTHER_BYTES_MAX and bytes(frame[:2]) != _PRODUCE:
             self.refuse(f"a request of {len(frame)} bytes that is not Produce")
+            return
+        if not self.authenticated and len(self._waiting) + len(self._running) >= EARLY_REQUESTS_MAX:
+            # Each of them takes far more memory than the bytes that it came in.
+            self.refuse("requests sent ahead by a client that has not authenticated")
             return
         early = not self.authenticated and not self._takes_token
         if early and int.from_bytes(frame[:2], "big", signed=True) not in BEFORE_AUTHENTICATION:

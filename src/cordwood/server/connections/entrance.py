@@ -9,8 +9,13 @@ from typing import Protocol
 from cordwood.config import SecurityProtocol
 from cordwood.security import ANONYMOUS, Principal
 
-#: The largest request before authentication, and the most bytes that are read at once.
-UNAUTHENTICATED_BYTES_MAX = 24 << 10
+#: The largest request before authentication, and the most bytes that are read at once: PLAIN and SCRAM have
+#: messages of at most 4 KiB.
+EARLY_BYTES_MAX = 4608
+#: The same at a listener with OAUTHBEARER, whose tokens are larger.
+EARLY_TOKEN_BYTES_MAX = 16 << 10
+#: The requests that a client may send ahead before it has authenticated.
+EARLY_REQUESTS_MAX = 4
 #: A client that has begun to authenticate is closed for the sake of others after this time only.
 _GRACE_NS = 1_000_000_000
 
@@ -94,6 +99,7 @@ class Door:
     """What the clients of a listener must do before they are served.
 
     ``entrance`` limits a connection until its client has authenticated; None serves clients at once.
+    ``early_bytes_max`` is the size of the largest request until then.
     ``identify`` returns the owner of a client certificate, and `ANONYMOUS` without one. It raises
     `CertificateRefused` for a certificate whose owner may not come in. ``note_login`` is told whom TLS
     let in: the address of the client and its principal; or None and why it did not.
@@ -101,6 +107,7 @@ class Door:
 
     security: SecurityProtocol = SecurityProtocol.PLAINTEXT
     entrance: Entrance | None = None
+    early_bytes_max: int = EARLY_BYTES_MAX
     identify: Callable[[bytes | None], Principal] = lambda certificate: ANONYMOUS
     note_login: Callable[[str, Principal | None, str], None] = lambda peer, principal, reason: None
 

@@ -3,7 +3,8 @@
 A `TlsLink` is the protocol of the socket's transport and the transport of the `Connection`. It is used in
 place of the event loop's own TLS, whose memory for each connection cannot be bounded: here all links of a
 server share one buffer for received bytes, a handshake begins only when the client's whole first message is
-there, and a response is encrypted piece by piece as the socket takes it.
+there, and a response is encrypted piece by piece as the socket takes it. Until the client has authenticated,
+OpenSSL gets whole records only: for a part of one it allocates 16 KiB, and keeps them until the rest comes.
 
 Handshakes are the most expensive thing that a stranger can ask for, so one is computed for each round of the
 loop: other clients wait for one at most.
@@ -15,7 +16,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, cast
 
 from cordwood.protocol import WireBytes
@@ -34,10 +35,21 @@ _UNASKED_BYTES_MAX = 1 << 10
 _RECORD_BYTES = 16 << 10
 #: What a record adds to its content, at most, and so the largest record.
 _SEALED_BYTES = _RECORD_BYTES + 512
+_HEADER_BYTES = 5
+#: The bytes that are received at once before the client has authenticated, and that OpenSSL gets at once: its
+#: buffer of them never shrinks.
+_EARLY_PIECE_BYTES = 2 << 10
+_EARLY_SLICE_BYTES = 1 << 10
+#: What records add to a request before authentication, at most.
+_EARLY_SEALING_BYTES = 1 << 10
 
 
 class LinkedConnection(Protocol):
     """The connection above a link."""
+
+    @property
+    def early_room(self) -> int | None:
+        """The bytes that the client may send until it has authenticated; None if there is no such limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; see `asyncio.BufferedProtocol`, as for the others."""
@@ -122,7 +134,8 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         self._terms = terms
         self._received = memoryview(terms.received)
         self._below: asyncio.Transport | None = None
-        self._hello = bytearray()
+        # Received bytes before authentication that OpenSSL does not have: a first message, or a part of a record.
+        self._early = bytearray()
         self._handshake_bytes = 0
         self._secured = False
         self._queued = False
@@ -153,33 +166,36 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         """End, and release all memory."""
         self._below = self._tls = None
         self._incoming = self._outgoing = cast("ssl.MemoryBIO", None)
-        self._hello.clear()
+        self._early = bytearray()
         self._unsent.clear()
         self._unsent_bytes = 0
         self._count_received()
         self._above.connection_lost(error)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next bytes: small until the handshake is done, and if memory is short."""
-        if not self._secured or self._terms.budget.exhausted:
-            return self._received[:_SEALED_BYTES]
-        return self._received
+        """Return the buffer for the next bytes: small before authentication, and if memory is short."""
+        if not self._secured or self._above.early_room is not None:
+            return self._received[:_EARLY_PIECE_BYTES]
+        return self._received[:_SEALED_BYTES] if self._terms.budget.exhausted else self._received
 
     def buffer_updated(self, count: int) -> None:
         """Process *count* received bytes."""
         received = self._received[:count]
-        if self._secured:
+        if self._secured and self._above.early_room is None:
             self._incoming.write(received)
             self._decrypt()
+            return
+        self._early += received
+        if self._secured:
+            self._decrypt_early()
             return
         self._handshake_bytes += count
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             self._fail("its handshake is too long")
-        elif self._tls is not None:
-            self._incoming.write(received)
+        elif self._tls is None:
+            self._greet()
+        elif self._record_bytes():
             self._queue()
-        else:
-            self._greet(received)
 
     def eof_received(self) -> None:
         """Close the transport: a client that closed its half does not read answers either."""
@@ -195,20 +211,19 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
 
     # --- the handshake ----------------------------------------------------------------------------
 
-    def _greet(self, received: memoryview) -> None:
-        """Collect the client's first message, and queue when all of it is there."""
-        self._hello += received
+    def _greet(self) -> None:
+        """Queue when all of the client's first message is there."""
         try:
-            if self._queued or not whole_hello(self._hello):
-                return
+            if whole_hello(self._early):
+                self._queue()
         except HelloRefused as error:
             self._fail(str(error))
-            return
-        self._queue()
 
     def _queue(self) -> None:
-        if not self._queued:
+        """Compute the next step soon, and receive nothing before."""
+        if not self._queued and self._below is not None:
             self._queued = True
+            self._below.pause_reading()
             self._terms.queue.add(self)
 
     def shake_hands(self) -> None:
@@ -219,29 +234,45 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         if self._tls is None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = self._terms.keys.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-            self._incoming.write(self._hello)
-            self._hello = bytearray()
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._send_outgoing()
-            return
+            self._secured = self._is_agreed(self._tls)
         except ssl.SSLError as error:
             # The client gets an alert that says why.
             self._send_outgoing()
             self._fail(_reason(error))
+            return
+        if not self._secured:
+            self._send_outgoing()
+            self._receive_again()
             return
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None:
                 self._terms.keys.check(certificate, bool(self._tls.session_reused))
         except CertificateRefused as error:
+            self._secured = False
             self._fail(str(error))
             return
-        self._secured = True
         self._send_outgoing()
         self._above.secured(certificate)
-        self._decrypt()
+        self._receive_again()
+        self._decrypt_early()
+
+    def _is_agreed(self, tls: ssl.SSLObject) -> bool:
+        """Give OpenSSL the whole records of the handshake; return whether it is done."""
+        while size := self._record_bytes():
+            for piece in self._take_early(size):
+                self._incoming.write(piece)
+                try:
+                    tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+                return True
+        return False
+
+    def _receive_again(self) -> None:
+        if self._below is not None and not self._reading_paused and not self._below.is_closing():
+            self._below.resume_reading()
 
     def _fail(self, reason: str) -> None:
         """Report a failed handshake, and close."""
@@ -253,6 +284,44 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             below.close()
 
     # --- received bytes ---------------------------------------------------------------------------
+
+    def _record_bytes(self) -> int:
+        """Return the size of the first record before authentication if all of it is there, otherwise 0."""
+        early = self._early
+        if len(early) < _HEADER_BYTES:
+            return 0
+        size = int.from_bytes(early[3:_HEADER_BYTES], "big")
+        if size > _SEALED_BYTES:
+            # OpenSSL refuses it by its header.
+            return len(early)
+        return _HEADER_BYTES + size if len(early) >= _HEADER_BYTES + size else 0
+
+    def _take_early(self, size: int) -> Iterator[bytes]:
+        """Take the first *size* bytes before authentication, and yield them in small pieces."""
+        record = bytes(self._early[:size])
+        # What is left of it has no room to spare: a bytearray keeps the memory of what is removed.
+        self._early = self._early[size:]
+        for start in range(0, size, _EARLY_SLICE_BYTES):
+            yield record[start : start + _EARLY_SLICE_BYTES]
+
+    def _decrypt_early(self) -> None:
+        """Pass on the whole records of a client that has not authenticated, one after the other."""
+        while not self._reading_paused and not self.is_closing():
+            if self._above.early_room is None:
+                early, self._early = self._early, bytearray()
+                self._incoming.write(early)
+                self._decrypt()
+                return
+            if not (size := self._record_bytes()):
+                break
+            for piece in self._take_early(size):
+                if not self.is_closing():
+                    self._incoming.write(piece)
+                    self._decrypt()
+        room = self._above.early_room
+        if room is not None and len(self._early) > room + _EARLY_SEALING_BYTES:
+            # No client sends so much before it has an answer.
+            self.abort()
 
     def _decrypt(self) -> None:
         """Pass on received bytes until the connection pauses, or there are no more."""
@@ -311,10 +380,16 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
     def resume_reading(self) -> None:
         """Receive again, after the bytes that are here already."""
         self._reading_paused = False
-        if self._below is not None:
+        if self._below is not None and not self._queued:
             self._below.resume_reading()
             if self._secured:
-                asyncio.get_running_loop().call_soon(self._decrypt)
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Process what was received before reading paused."""
+        self._decrypt()
+        if self._early:
+            self._decrypt_early()
 
     # --- responses --------------------------------------------------------------------------------
 
