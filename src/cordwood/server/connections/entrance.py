@@ -9,13 +9,16 @@ from typing import Protocol
 from cordwood.config import SecurityProtocol
 from cordwood.security import ANONYMOUS, Principal
 
-#: The largest request before authentication, and the most bytes that are read at once: PLAIN and SCRAM have
-#: messages of at most 4 KiB.
-EARLY_BYTES_MAX = 4608
+#: The largest request before authentication, and the most bytes that are read at once. PLAIN and SCRAM have
+#: messages of at most 2 KiB.
+EARLY_BYTES_MAX = 2560
 #: The same at a listener with OAUTHBEARER, whose tokens are larger.
 EARLY_TOKEN_BYTES_MAX = 16 << 10
 #: The requests that a client may send ahead before it has authenticated.
 EARLY_REQUESTS_MAX = 4
+#: The share of the connections that may have begun to authenticate: OpenSSL takes 44 KiB for a handshake that
+#: waits for its client, against 17 KiB for one that is done.
+_BEGUN_SHARE = 3
 #: A client that has begun to authenticate is closed for the sake of others after this time only.
 _GRACE_NS = 1_000_000_000
 
@@ -35,7 +38,7 @@ class Entrance:
     """The connections that are not authenticated yet. Used on the event loop only.
 
     There are at most *most* of them. Beyond that, the one that has been silent for longest makes room, so
-    that clients that say nothing cannot keep others out. At most half may have begun to authenticate, which
+    that clients that say nothing cannot keep others out. At most a third may have begun to authenticate, which
     takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
     """
 
@@ -73,7 +76,7 @@ class Entrance:
         """Return whether the client may begin to authenticate; one that takes longer may be closed for it."""
         if newcomer not in self._silent:
             return newcomer in self._begun
-        if len(self._begun) >= max(self.most // 2, 1):
+        if len(self._begun) >= max(self.most // _BEGUN_SHARE, 1):
             oldest = self._overdue(now_ns)
             if oldest is None:
                 return False

@@ -196,6 +196,9 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             self._greet()
         elif self._record_bytes():
             self._queue()
+        elif self._terms.keys.context.verify_mode is ssl.CERT_NONE:
+            # Only certificates make a handshake long.
+            self._check_early()
 
     def eof_received(self) -> None:
         """Close the transport: a client that closed its half does not read answers either."""
@@ -318,6 +321,9 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
                 if not self.is_closing():
                     self._incoming.write(piece)
                     self._decrypt()
+        self._check_early()
+
+    def _check_early(self) -> None:
         room = self._above.early_room
         if room is not None and len(self._early) > room + _EARLY_SEALING_BYTES:
             # No client sends so much before it has an answer.
