@@ -20,7 +20,7 @@ from cordwood.host import Clock
 from cordwood.protocol import SMALL, ApiKey, Inbox, Request, WireBytes, decode_request, encode_response
 from cordwood.security import ANONYMOUS, CertificateRefused, Principal
 from cordwood.server.connections.budget import WINDOW, Budget, MemoryClaim
-from cordwood.server.connections.entrance import EARLY_REQUESTS_MAX, OPEN_DOOR, Door
+from cordwood.server.connections.entrance import OPEN_DOOR, Door, early_fault
 from cordwood.server.connections.exchange import (
     ENCODED,
     RAW_VERSION,
@@ -36,8 +36,6 @@ REQUESTS_MAX = 256
 BYTES_MAX = 64 << 20
 #: The largest request other than Produce, in bytes: decoded, it takes up to 64 times as much memory.
 OTHER_BYTES_MAX = 4 << 20
-#: The requests that are read before the client has authenticated.
-BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 #: While the socket has more than this many unsent bytes, no further response is created for it.
 UNSENT_MAX = 64 << 10
@@ -94,10 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         # and unsent responses.
         self._request_bytes = 0
         self._response_bytes = 0
-        self._reading_paused = False
-        self._writing_paused = False
-        self._in_line = False
-        self._draining = False
+        self._reading_paused = self._writing_paused = False
+        self._in_line = self._draining = False
         self._owed_ms = owed_ms
         self._waited_for: set[ApiKey] = set()
         self._muted_until_ns: int | None = None
@@ -259,18 +255,14 @@ class Connection(asyncio.BufferedProtocol):
         """Decode the request in *frame* and add it to the queue."""
         if self._transport is None or self._transport.is_closing() or self._draining:
             return
+        unanswered = len(self._waiting) + len(self._running)
         if not self.authenticated and not self.begin():
             return
+        fault = None if self.authenticated else early_fault(frame, unanswered, self._takes_token)
         if len(frame) > OTHER_BYTES_MAX and bytes(frame[:2]) != _PRODUCE:
-            self.refuse(f"a request of {len(frame)} bytes that is not Produce")
-            return
-        if not self.authenticated and len(self._waiting) + len(self._running) >= EARLY_REQUESTS_MAX:
-            # Each of them takes far more memory than the bytes that it came in.
-            self.refuse("requests sent ahead by a client that has not authenticated")
-            return
-        early = not self.authenticated and not self._takes_token
-        if early and int.from_bytes(frame[:2], "big", signed=True) not in BEFORE_AUTHENTICATION:
-            self.refuse("a request of a client that has not authenticated")
+            fault = f"a request of {len(frame)} bytes that is not Produce"
+        if fault is not None:
+            self.refuse(fault)
             return
         try:
             request = self._raw_token(frame) if self._takes_token else decode_request(frame)

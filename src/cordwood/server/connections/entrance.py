@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cordwood.config import SecurityProtocol
+from cordwood.protocol import ApiKey
 from cordwood.security import ANONYMOUS, Principal
 
 #: The largest request before authentication, and the most bytes that are read at once. PLAIN and SCRAM have
@@ -14,13 +15,27 @@ from cordwood.security import ANONYMOUS, Principal
 EARLY_BYTES_MAX = 2560
 #: The same at a listener with OAUTHBEARER, whose tokens are larger.
 EARLY_TOKEN_BYTES_MAX = 16 << 10
-#: The requests that a client may send ahead before it has authenticated.
+#: The unanswered requests of a client that has not authenticated: each takes far more memory than its bytes.
 EARLY_REQUESTS_MAX = 4
+#: The requests that are read before the client has authenticated.
+_EARLY = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 #: The share of the connections that may have begun to authenticate: OpenSSL takes 44 KiB for a handshake that
 #: waits for its client, against 17 KiB for one that is done.
 _BEGUN_SHARE = 3
 #: A client that has begun to authenticate is closed for the sake of others after this time only.
 _GRACE_NS = 1_000_000_000
+
+
+def early_fault(frame: bytearray | memoryview, unanswered: int, takes_token: bool) -> str | None:
+    """Return why the request in *frame* of a client that has not authenticated ends the connection, or None.
+
+    *unanswered* requests are before it. With *takes_token* the frame is a token and no request.
+    """
+    if unanswered >= EARLY_REQUESTS_MAX:
+        return "requests sent ahead by a client that has not authenticated"
+    if not takes_token and int.from_bytes(frame[:2], "big", signed=True) not in _EARLY:
+        return "a request of a client that has not authenticated"
+    return None
 
 
 class Newcomer(Protocol):
@@ -38,8 +53,8 @@ class Entrance:
     """The connections that are not authenticated yet. Used on the event loop only.
 
     There are at most *most* of them. Beyond that, the one that has been silent for longest makes room, so
-    that clients that say nothing cannot keep others out. At most a third may have begun to authenticate, which
-    takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
+    that clients that say nothing cannot keep others out. At most a third may have begun to authenticate,
+    which takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
     """
 
     def __init__(self, most: int, timeout_ms: int) -> None:

@@ -4,7 +4,7 @@ A `TlsLink` is the protocol of the socket's transport and the transport of the `
 place of the event loop's own TLS, whose memory for each connection cannot be bounded: here all links of a
 server share one buffer for received bytes, a handshake begins only when the client's whole first message is
 there, and a response is encrypted piece by piece as the socket takes it. Until the client has authenticated,
-OpenSSL gets whole records only: for a part of one it allocates 16 KiB, and keeps them until the rest comes.
+OpenSSL gets whole records only.
 
 Handshakes are the most expensive thing that a stranger can ask for, so one is computed for each round of the
 loop: other clients wait for one at most.
@@ -16,13 +16,14 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, cast
 
 from cordwood.protocol import WireBytes
 from cordwood.security import CertificateRefused
 from cordwood.server.connections.budget import Budget
 from cordwood.server.connections.client_hello import HelloRefused, whole_hello
+from cordwood.server.connections.early import EARLY_PIECE_BYTES, RECORD_BYTES, SEALED_BYTES, EarlyRecords
 
 #: The received bytes that are decrypted, and the bytes of a response that are encrypted, at once.
 PIECE_BYTES = 64 << 10
@@ -31,17 +32,6 @@ HANDSHAKE_BYTES_MAX = 64 << 10
 #: The most bytes that TLS itself answers while the client sends no data. A new key takes 27 of them, and no
 #: client needs many; each one is work, and a client that reads nothing would have the answers kept.
 _UNASKED_BYTES_MAX = 1 << 10
-#: A record of TLS has at most this many bytes of content.
-_RECORD_BYTES = 16 << 10
-#: What a record adds to its content, at most, and so the largest record.
-_SEALED_BYTES = _RECORD_BYTES + 512
-_HEADER_BYTES = 5
-#: The bytes that are received at once before the client has authenticated, and that OpenSSL gets at once: its
-#: buffer of them never shrinks.
-_EARLY_PIECE_BYTES = 2 << 10
-_EARLY_SLICE_BYTES = 1 << 10
-#: What records add to a request before authentication, at most.
-_EARLY_SEALING_BYTES = 1 << 10
 
 
 class LinkedConnection(Protocol):
@@ -134,8 +124,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         self._terms = terms
         self._received = memoryview(terms.received)
         self._below: asyncio.Transport | None = None
-        # Received bytes before authentication that OpenSSL does not have: a first message, or a part of a record.
-        self._early = bytearray()
+        self._early = EarlyRecords()
         self._handshake_bytes = 0
         self._secured = False
         self._queued = False
@@ -166,7 +155,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         """End, and release all memory."""
         self._below = self._tls = None
         self._incoming = self._outgoing = cast("ssl.MemoryBIO", None)
-        self._early = bytearray()
+        self._early.take_all()
         self._unsent.clear()
         self._unsent_bytes = 0
         self._count_received()
@@ -175,8 +164,8 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes: small before authentication, and if memory is short."""
         if not self._secured or self._above.early_room is not None:
-            return self._received[:_EARLY_PIECE_BYTES]
-        return self._received[:_SEALED_BYTES] if self._terms.budget.exhausted else self._received
+            return self._received[:EARLY_PIECE_BYTES]
+        return self._received[:SEALED_BYTES] if self._terms.budget.exhausted else self._received
 
     def buffer_updated(self, count: int) -> None:
         """Process *count* received bytes."""
@@ -185,7 +174,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             self._incoming.write(received)
             self._decrypt()
             return
-        self._early += received
+        self._early.add(received)
         if self._secured:
             self._decrypt_early()
             return
@@ -194,7 +183,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             self._fail("its handshake is too long")
         elif self._tls is None:
             self._greet()
-        elif self._record_bytes():
+        elif self._early.first_bytes:
             self._queue()
         elif self._terms.keys.context.verify_mode is ssl.CERT_NONE:
             # Only certificates make a handshake long.
@@ -217,7 +206,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
     def _greet(self) -> None:
         """Queue when all of the client's first message is there."""
         try:
-            if whole_hello(self._early):
+            if whole_hello(self._early.waiting):
                 self._queue()
         except HelloRefused as error:
             self._fail(str(error))
@@ -263,8 +252,8 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _is_agreed(self, tls: ssl.SSLObject) -> bool:
         """Give OpenSSL the whole records of the handshake; return whether it is done."""
-        while size := self._record_bytes():
-            for piece in self._take_early(size):
+        while self._early.first_bytes:
+            for piece in self._early.take_first():
                 self._incoming.write(piece)
                 try:
                     tls.do_handshake()
@@ -288,44 +277,23 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
 
     # --- received bytes ---------------------------------------------------------------------------
 
-    def _record_bytes(self) -> int:
-        """Return the size of the first record before authentication if all of it is there, otherwise 0."""
-        early = self._early
-        if len(early) < _HEADER_BYTES:
-            return 0
-        size = int.from_bytes(early[3:_HEADER_BYTES], "big")
-        if size > _SEALED_BYTES:
-            # OpenSSL refuses it by its header.
-            return len(early)
-        return _HEADER_BYTES + size if len(early) >= _HEADER_BYTES + size else 0
-
-    def _take_early(self, size: int) -> Iterator[bytes]:
-        """Take the first *size* bytes before authentication, and yield them in small pieces."""
-        record = bytes(self._early[:size])
-        # What is left of it has no room to spare: a bytearray keeps the memory of what is removed.
-        self._early = self._early[size:]
-        for start in range(0, size, _EARLY_SLICE_BYTES):
-            yield record[start : start + _EARLY_SLICE_BYTES]
-
     def _decrypt_early(self) -> None:
         """Pass on the whole records of a client that has not authenticated, one after the other."""
         while not self._reading_paused and not self.is_closing():
             if self._above.early_room is None:
-                early, self._early = self._early, bytearray()
-                self._incoming.write(early)
+                self._incoming.write(self._early.take_all())
                 self._decrypt()
                 return
-            if not (size := self._record_bytes()):
+            if not self._early.first_bytes:
                 break
-            for piece in self._take_early(size):
+            for piece in self._early.take_first():
                 if not self.is_closing():
                     self._incoming.write(piece)
                     self._decrypt()
         self._check_early()
 
     def _check_early(self) -> None:
-        room = self._above.early_room
-        if room is not None and len(self._early) > room + _EARLY_SEALING_BYTES:
+        if self._early.exceeds(self._above.early_room):
             # No client sends so much before it has an answer.
             self.abort()
 
@@ -394,7 +362,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
     def _go_on(self) -> None:
         """Process what was received before reading paused."""
         self._decrypt()
-        if self._early:
+        if self._early.waiting:
             self._decrypt_early()
 
     # --- responses --------------------------------------------------------------------------------
@@ -436,10 +404,10 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             view = memoryview(first)
             self._unsent.appendleft(view[PIECE_BYTES:])
             return view[:PIECE_BYTES]
-        if len(first) >= _RECORD_BYTES or not self._unsent:
+        if len(first) >= RECORD_BYTES or not self._unsent:
             return first
         parts: list[WireBytes] = [first]
-        room = _RECORD_BYTES - len(first)
+        room = RECORD_BYTES - len(first)
         while room and self._unsent:
             part = self._unsent.popleft()
             if len(part) > room:
