@@ -430,9 +430,9 @@ def test_those_who_have_begun_get_a_second_for_it() -> None:
     assert len(only.reasons) == 1
 
 
-def test_a_third_of_them_may_have_begun() -> None:
+def test_two_in_five_of_them_may_have_begun() -> None:
     """A handshake takes ten times the memory of a connection that says nothing."""
-    entrance = Entrance(6, 1000)
+    entrance = Entrance(5, 1000)
     first, second, third = (Stranger(began) for began in (0, 7, 8))
     for each in (first, second, third):
         entrance.enter(each)

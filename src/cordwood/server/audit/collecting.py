@@ -21,8 +21,8 @@ class CollectedEvents:
 
     def __init__(self) -> None:
         self._rows: dict[Hashable, AuditRow] = {}
-        # How many are of each org; for each org the events of each client, in their order; and how many events
-        # of a client were left out.
+        # How many are of each org; for each org the events of each client, in their order; and how many of a
+        # client were left out.
         self._totals: Counter[int] = Counter()
         self._kept: dict[int, dict[str, list[Hashable]]] = {}
         self._left_out: Counter[tuple[int, str]] = Counter()

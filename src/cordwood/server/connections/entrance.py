@@ -19,9 +19,9 @@ EARLY_TOKEN_BYTES_MAX = 16 << 10
 EARLY_REQUESTS_MAX = 4
 #: The requests that are read before the client has authenticated.
 _EARLY = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-#: The share of the connections that may have begun to authenticate: OpenSSL takes 44 KiB for a handshake that
+#: How many of the connections may have begun to authenticate: OpenSSL takes 44 KiB for a handshake that
 #: waits for its client, against 17 KiB for one that is done.
-_BEGUN_SHARE = 3
+_BEGUN_PERCENT = 40
 #: A client that has begun to authenticate is closed for the sake of others after this time only.
 _GRACE_NS = 1_000_000_000
 
@@ -53,7 +53,7 @@ class Entrance:
     """The connections that are not authenticated yet. Used on the event loop only.
 
     There are at most *most* of them. Beyond that, the one that has been silent for longest makes room, so
-    that clients that say nothing cannot keep others out. At most a third may have begun to authenticate,
+    that clients that say nothing cannot keep others out. At most 40 % may have begun to authenticate,
     which takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
     """
 
@@ -91,7 +91,7 @@ class Entrance:
         """Return whether the client may begin to authenticate; one that takes longer may be closed for it."""
         if newcomer not in self._silent:
             return newcomer in self._begun
-        if len(self._begun) >= max(self.most // _BEGUN_SHARE, 1):
+        if len(self._begun) >= max(self.most * _BEGUN_PERCENT // 100, 1):
             oldest = self._overdue(now_ns)
             if oldest is None:
                 return False
