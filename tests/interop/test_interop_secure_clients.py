@@ -216,12 +216,10 @@ def test_apache_kafka_refuses_a_client_that_repeats_its_nonce_too(old_kcat: Kcat
     }
     with apache_kafka(tmp_path / "apache", config, {"USERS": "SASL_PLAINTEXT"}) as broker:
         with kafka.AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
-            added = [
-                kafka.UserScramCredentialUpsertion("anna", kafka.ScramCredentialInfo(each, 4096), b"secret")
-                for each in mechanisms.values()
-            ]
-            for done in admin.alter_user_scram_credentials(added).values():
-                done.result()
+            for each in mechanisms.values():
+                info = kafka.ScramCredentialInfo(each, 4096)
+                added = kafka.UserScramCredentialUpsertion("anna", info, b"secret")
+                admin.alter_user_scram_credentials([added])["anna"].result()
         for mechanism in mechanisms:
             settings = {
                 "bootstrap.servers": broker.addresses["USERS"],

@@ -13,7 +13,7 @@ RECORD_BYTES = 16 << 10
 SEALED_BYTES = RECORD_BYTES + 512
 #: The bytes that are received at once, and that OpenSSL gets at once: its buffer of them never shrinks.
 EARLY_PIECE_BYTES = 2 << 10
-_SLICE_BYTES = 1 << 10
+_SLICE_BYTES = 512
 #: What records add to a request, at most.
 _SEALING_BYTES = 1 << 10
 _HEADER_BYTES = 5
