@@ -200,7 +200,7 @@ class Tenant:
 
         Raises:
             ConfigError: If a setting is unknown or its value is not allowed.
-            QuotaExceeded: If too many groups would have settings.
+            QuotaExceeded: If too many groups of the org would have settings.
         """
         settings = self._node.directory.settings
         settings.alter_group(self.org, group, config, validate_only=validate_only)
