@@ -58,6 +58,8 @@ Result = TypeVar("Result")
 #: The first wait after a request failed, and the longest one.
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 10_000
+#: How often those that wait look whether they still may.
+WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,8 +351,8 @@ class Shipper:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def wait(self, number: int, timeout_seconds: float | None = None) -> bool:
-        """Wait until every change up to *number* of the journal is in the bucket; return whether it is.
+    def wait(self, number: int) -> None:
+        """Return once every change up to *number* of the journal is in the bucket.
 
         Raises:
             LogClosed: If shipping was stopped before.
@@ -358,13 +360,13 @@ class Shipper:
         """
         with self._shipped:
             while self._shipped_number < number and self._failure is None:
-                if not self._shipped.wait(timeout_seconds):
-                    return False
+                # Now and then, because the time for it may be limited meanwhile.
+                self._shipped.wait(WAIT_SECONDS)
+                self._check_time()
             # Several may wait, and each notice wakes one of them.
             self._shipped.notify()
             if self._shipped_number < number and self._failure is not None:
                 raise self._failure
-            return True
 
     def fail(self, error: BaseException) -> None:
         """Let every thread that waits know that nothing more is shipped, because of *error*."""
@@ -396,16 +398,20 @@ class Shipper:
             LogClosed: If shipping was stopped.
             StoreUnavailable: If the store did not answer for as long as `give_up_after` says.
         """
-        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
-            if self._store.refusal is not None:
-                raise self._store.refusal
-            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
+        self._check_time()
         self.status = self.status._replace(retries=self.status.retries + 1)
         wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
             raise LogClosed("shipping to the bucket was stopped")
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _check_time(self) -> None:
+        """Raise StoreUnavailable, or the last refusal, if the time that `give_up_after` gave is over."""
+        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
+            if self._store.refusal is not None:
+                raise self._store.refusal
+            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
 
     def _owned(self) -> Ownership:
         assert self._owner is not None, "nothing is shipped before the takeover"

@@ -217,6 +217,13 @@ class TopicConfig:
         False,
         "Whether retention keeps records that a consumer group with committed offsets has not committed yet.",
     )
+    remote_acks: bool = declare(
+        "cordwood.remote.acks",
+        _BOOLEAN,
+        False,
+        "Whether records are acknowledged and visible only once the bucket of cordwood.bucket has them. With "
+        "the first such topic, committed offsets, transactions and topics wait for the bucket too.",
+    )
     chain: bool = declare(
         "cordwood.chain",
         _BOOLEAN,

@@ -403,6 +403,9 @@ class Server:
             self._checker.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
+        if self._node.shipped is not None:
+            # What waits for the bucket waits for a limited time from now on.
+            self._node.shipped.closing()
         for work in self._background():
             work.close()
         if self._authentication is not None:

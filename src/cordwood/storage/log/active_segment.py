@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import google_crc32c
 
@@ -51,6 +51,22 @@ NOT_OPENED = -1
 _COPY_BYTES = 1 << 20
 
 
+class RemoteAcks(Protocol):
+    """A place beside the disk that acknowledgements may wait for. Any thread may call any method."""
+
+    def let_topic_wait(self, directory: str, *, waits: bool) -> None:
+        """Let syncs of the records of the topic in *directory* wait for that place, or no longer."""
+
+    def waits_in(self, directory: str) -> bool:
+        """Return whether a sync of the records of the partition in *directory* waits for that place."""
+
+    def exempt(self) -> AbstractContextManager[None]:
+        """Let no sync of this thread wait; `LogCore.begin_sync` uses it."""
+
+    def waiting_for_now(self) -> Callable[[], None]:
+        """Return a call that returns once what is durable by now is there too; SyncFailed if it never is."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogContext:
     """The objects that all partition logs of a data directory share."""
@@ -73,6 +89,8 @@ class LogContext:
     """How long an idempotent producer that sends nothing is known; it may change at run time."""
     growth: GrowthWatch = field(default_factory=GrowthWatch)
     """Told of each partition that has more to read, or was failed or closed."""
+    remote: RemoteAcks | None = None
+    """Where records of topics with ``cordwood.remote.acks`` have to be before they are acknowledged."""
     changed: set[PartitionLog] = field(default_factory=set)
     """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
     unhashed: set[PartitionLog] = field(default_factory=set)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -176,6 +176,13 @@ class WritablePartition(ServedPartition, Protocol):
 
     def settle(self, appended: Appended) -> None:
         """Sync as the topic's policy asks for after an append."""
+
+    @property
+    def waits_for_remote(self) -> bool:
+        """Whether a commit waits for more than the disk; see `begin_sync`."""
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Sync on the disk alone; return what shows the records once they are safe elsewhere too."""
 
     def commit_quietly(self) -> None:
         """Commit, and keep a failure for the next caller instead of raising it."""

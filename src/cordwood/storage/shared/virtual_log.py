@@ -317,6 +317,15 @@ class VirtualLog:
                 self.commit(appended.next_offset)
                 return
 
+    @property
+    def waits_for_remote(self) -> bool:
+        """Whether a commit waits for more than the disk."""
+        return self._shared.log.waits_for_remote
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Return what commits: all partitions of the shared log share one wait."""
+        return self.commit
+
     def commit_quietly(self) -> None:
         """Commit unsynced records. A failure is stored and raised to the next caller."""
         with contextlib.suppress(LogFailed, LogClosed):
