@@ -160,11 +160,18 @@ class Coordinator(KnownGroups):
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Refusal | None:
-        """Extend a member's session; return why its heartbeat is refused, or None."""
+        """Extend a member's session; return why its heartbeat is refused, or None.
+
+        The next `deadline` may be earlier afterwards.
+        """
         group = self._groups.get(name)
         if group is None:
             return Refusal.UNKNOWN_MEMBER
-        return group.heartbeat(member_id, instance_id, generation, now_ms)
+        refusal = group.heartbeat(member_id, instance_id, generation, now_ms)
+        if isinstance(group, LiveGroup):
+            # The member may have to join within a time that is shorter than its session.
+            self._set_alarm(group)
+        return refusal
 
     def leave(
         self, name: str, member_id: str, instance_id: str | None, now_ms: int

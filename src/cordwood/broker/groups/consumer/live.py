@@ -261,8 +261,9 @@ class LiveGroup:
         group = migration.downgraded(self.known, change.topics, empty, change.now_ms)
         rows = [*layout.encode_rows(change.rows), *self.tombstones()]
         self.successor = group
-        actions: list[Action] = [StoreRows([*rows, row_of(group)], replies)]
-        return actions + (group.rebalance(change.now_ms) if rebalance else [])
+        # Before the row, which says that the members have to join again.
+        begun = group.rebalance(change.now_ms) if rebalance else []
+        return [StoreRows([*rows, row_of(group)], replies), *begun]
 
     # --- committed offsets ------------------------------------------------------------------------
 
