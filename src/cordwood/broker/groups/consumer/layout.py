@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TypeVar
 
 from cordwood.broker.groups.actions import Protocol
@@ -93,13 +94,19 @@ def _member(value: MemberMetadata) -> bytes:
             _compact(value.rack_id),
             _compact(value.client_id),
             _compact(value.client_host),
-            _array(map(_compact, value.topics)),
+            _names(value.topics),
             _compact(value.regex),
             _INT.pack(value.rebalance_ms),
             _compact(value.assignor),
             _tagged(_CLASSIC_TAG, tagged),
         )
     )
+
+
+@lru_cache(maxsize=8)
+def _names(topics: tuple[str, ...]) -> bytes:
+    """Encode the names of topics, which many members of a group have in common."""
+    return _array(map(_compact, topics))
 
 
 def _target(value: TargetAssignment) -> bytes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 from cordwood.broker.groups.actions import GroupMember
 from cordwood.broker.groups.consumer import embedded
 from cordwood.broker.groups.consumer.assignors import TargetAssignment
 from cordwood.broker.groups.consumer.classic import reported_by_id
-from cordwood.broker.groups.consumer.embedded import EmbeddedSubscription
+from cordwood.broker.groups.consumer.embedded import EmbeddedSubscription, SubscriptionDecoder
 from cordwood.broker.groups.consumer.group import ConsumerGroup
 from cordwood.broker.groups.consumer.members import ConsumerMember, Reported
 from cordwood.broker.groups.consumer.rows import (
@@ -60,7 +61,8 @@ def upgraded(classic: Group, topics: TopicsView) -> ConsumerGroup | None:
     group.apply(RowKey(RowKind.GROUP_EPOCH, group.id), GroupEpoch(classic.generation))
     group.apply(RowKey(RowKind.TARGET_EPOCH, group.id), TargetEpoch(classic.generation))
     try:
-        found = {member.id: _held_by(classic, member, topics) for member in classic.members.values()}
+        decoder = SubscriptionDecoder()
+        found = {member.id: _held_by(classic, member, topics, decoder) for member in classic.members.values()}
     except ValueError:
         return None
     given = {
@@ -81,10 +83,12 @@ class _Held(NamedTuple):
     owned: Reported
 
 
-def _held_by(classic: Group, member: GroupMember, topics: TopicsView) -> _Held:
+def _held_by(
+    classic: Group, member: GroupMember, topics: TopicsView, decoder: SubscriptionDecoder
+) -> _Held:
     names = [each.name for each in member.protocols]
     chosen = classic.protocol if classic.protocol in names else names[0]
-    subscription = embedded.decode_subscription(member.metadata_for(chosen))
+    subscription = decoder.decode(member.metadata_for(chosen))
     assigned, more = embedded.decode_assignment(member.assignment)
     if more:
         raise ValueError("the data of an assignor would be lost")
@@ -92,6 +96,12 @@ def _held_by(classic: Group, member: GroupMember, topics: TopicsView) -> _Held:
         topic: tuple(sorted(partitions)) for topic, partitions in reported_by_id(assigned, topics).items()
     }
     return _Held(subscription, target, reported_by_id(subscription.owned, topics))
+
+
+@lru_cache(maxsize=8)
+def _sorted_names(topics: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of topics in order: one object for all members with the same ones."""
+    return tuple(sorted(set(topics)))
 
 
 def _add_upgraded(
@@ -106,7 +116,7 @@ def _add_upgraded(
         held.subscription.rack_id,
         member.client_id,
         member.client_host,
-        tuple(sorted(set(held.subscription.topics))),
+        _sorted_names(held.subscription.topics),
         None,
         member.rebalance_ms,
         None,
@@ -145,8 +155,9 @@ def downgraded(group: ConsumerGroup, topics: TopicsView, empty: Group, now_ms: i
     empty.restore(group.epoch.epoch, embedded.PROTOCOL_TYPE, now_ms)
     members = [_classic_member(member) for member in group.members.values()]
     protocol = vote(members)
+    decoder = SubscriptionDecoder()
     for member in members:
-        version = embedded.decode_subscription(member.metadata_for(protocol)).version
+        version = decoder.decode(member.metadata_for(protocol)).version
         member.assignment = embedded.encode_assignment(version, _owned_by_name(group, member.id, topics))
     empty.restore_members(members, protocol, members[0].id, now_ms)
     return empty
