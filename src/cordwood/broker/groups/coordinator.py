@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     Action,
     GroupReply,
@@ -95,13 +94,13 @@ class Coordinator(KnownGroups):
         group = None if beat.epoch else self._consumer_group(name, old, now_ms)
         if group is None:
             return [GroupReply(token, HeartbeatAnswer(Refusal.NO_GROUP, beat.member_id))], frozenset()
-        rows = [] if old is None else [(offsets_topic.group_key(name), None), *group.rows()]
+        converted = [] if old is None else group.converted_rows()
         actions, resolve = group.beat(beat, token, now_ms)
         if not any(isinstance(action, StoreRows) for action in actions):
             return self._effects(group, actions), frozenset()
         self._groups[name] = group
         refused = [] if old is None else old.refuse_all(Refusal.REBALANCING)
-        return self._effects(group, [*refused, StoreRows(rows, []), *actions]), resolve
+        return self._effects(group, [*refused, StoreRows(converted, []), *actions]), resolve
 
     def _consumer_group(self, name: str, old: Group | None, now_ms: int) -> LiveGroup | None:
         """Return a group of the consumer protocol in place of *old*, or None if it cannot be converted."""

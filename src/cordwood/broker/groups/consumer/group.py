@@ -7,7 +7,7 @@ after a restart it is the same. Deadlines are not stored: they start again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TypeVar
 

@@ -7,9 +7,9 @@ fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cordwood.broker.groups.actions import Protocol
 from cordwood.broker.groups.consumer.assignors import TargetAssignment
@@ -63,6 +63,31 @@ def encode_rows(rows: Iterable[ConsumerRow]) -> list[tuple[bytes, bytes | None]]
     return [
         (encode_key(key), None if value is None else encode_value(key.kind, value)) for key, value in rows
     ]
+
+
+class LaterRows(Sequence[tuple[bytes, bytes | None]]):
+    """Rows of which only the keys are encoded at once: the values of a large group take many milliseconds.
+
+    *first* are rows that are encoded already.
+    """
+
+    def __init__(self, first: Sequence[tuple[bytes, bytes | None]], rows: Iterable[ConsumerRow]) -> None:
+        self._first = first
+        self._rows = list(rows)
+        self._encoded: list[tuple[bytes, bytes | None]] | None = None
+
+    def keys(self) -> frozenset[bytes]:
+        """Return the keys of all rows."""
+        first = (key for key, _ in self._first)
+        return frozenset((*first, *(encode_key(key) for key, _ in self._rows)))
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._encoded is None:
+            self._encoded = [*self._first, *encode_rows(self._rows)]
+        return self._encoded[at]
 
 
 def encode_value(kind: RowKind, value: RowValue) -> bytes:

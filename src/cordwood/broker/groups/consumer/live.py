@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     Action,
     GroupReply,
@@ -106,6 +107,10 @@ class LiveGroup:
     def rows(self) -> list[OffsetsRow]:
         """Return all rows of the group."""
         return layout.encode_rows(self.known.rows())
+
+    def converted_rows(self) -> layout.LaterRows:
+        """Return all rows of the group as they are now, and the tombstone of the classic group before it."""
+        return layout.LaterRows([(offsets_topic.group_key(self.id), None)], self.known.rows())
 
     def tombstones(self) -> list[OffsetsRow]:
         """Return the tombstones that delete the group."""

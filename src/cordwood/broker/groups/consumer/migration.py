@@ -83,9 +83,7 @@ class _Held(NamedTuple):
     owned: Reported
 
 
-def _held_by(
-    classic: Group, member: GroupMember, topics: TopicsView, decoder: SubscriptionDecoder
-) -> _Held:
+def _held_by(classic: Group, member: GroupMember, topics: TopicsView, decoder: SubscriptionDecoder) -> _Held:
     names = [each.name for each in member.protocols]
     chosen = classic.protocol if classic.protocol in names else names[0]
     subscription = decoder.decode(member.metadata_for(chosen))
