@@ -113,7 +113,7 @@ class Coordinator(KnownGroups):
         if known is None:
             return None
         group = LiveGroup(known, self._around, now_ms)
-        group.loaded(now_ms)
+        group.begun(now_ms)
         return group
 
     def resolved(

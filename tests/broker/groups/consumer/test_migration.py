@@ -354,6 +354,15 @@ def test_a_sync_is_answered_while_the_next_assignment_may_not_be_made_yet() -> N
     assert desk.heartbeat(a) is Refusal.REBALANCING
 
 
+def test_a_member_that_was_removed_does_not_join_with_the_partitions_it_had() -> None:
+    """They may have other owners already; without any it is a new member."""
+    desk = Desk()
+    desk.pair()
+    desk.told("c")
+    assert desk.join("gone", "gone-1", (0, 1)).refusal is Refusal.UNKNOWN_MEMBER
+    assert desk.join("new", "new-1", ()).refusal is not Refusal.UNKNOWN_MEMBER
+
+
 def test_a_restart_after_a_downgrade_does_not_end_its_rebalance() -> None:
     """What the consumer member left has no owner until the others have joined again."""
     desk = Desk()

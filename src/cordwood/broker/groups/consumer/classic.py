@@ -43,6 +43,13 @@ def check_join(group: ConsumerGroup, request: JoinRequest, size_max: int) -> Ref
         subscription = embedded.decode_subscription(request.protocols[0].metadata)
     except ValueError:
         return Refusal.INCONSISTENT_PROTOCOL
+    if (
+        request.instance_id is None
+        and request.member_id not in group.members
+        and any(subscription.owned.values())
+    ):
+        # A new member owns nothing: this one was removed, and its partitions may have other owners already.
+        return Refusal.UNKNOWN_MEMBER
     if request.instance_id is not None and request.member_id:
         return _check_identity(group, request.member_id, request.instance_id) or subscription
     return subscription

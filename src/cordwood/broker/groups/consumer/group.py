@@ -247,8 +247,34 @@ class ConsumerGroup:
             del self.target[member_id]
         for regex in self.regexes.keys() - self.regex_counts.keys():
             del self.regexes[regex]
-        if self.target_epoch.epoch > self.epoch.epoch:
-            self.epoch = self.epoch._replace(epoch=self.target_epoch.epoch)
+        # A member at an epoch whose target assignment was not stored must not count as being there when that
+        # epoch comes again with other assignments.
+        newest = max((member.epoch for member in self.members.values()), default=0)
+        least = self.target_epoch.epoch if newest <= self.target_epoch.epoch else newest + 1
+        if least > self.epoch.epoch:
+            self.epoch = self.epoch._replace(epoch=least)
+
+    def begin_epoch_after_load(self) -> None:
+        """Begin the next epoch, unless it has begun and waits for its target assignment.
+
+        Nothing is stored: if that assignment is not made before the next load, this is done again.
+        """
+        if self.epoch.epoch == self.target_epoch.epoch:
+            self.epoch = self.epoch._replace(epoch=self.epoch.epoch + 1)
+
+    def is_assigned(self, topics: TopicsView) -> bool:
+        """Return whether each partition of the topics of members is in one target assignment."""
+        targets = [
+            (topic, each)
+            for target in self.target.values()
+            for topic, numbers in target.items()
+            for each in numbers
+        ]
+        known = set(targets)
+        shapes = filter(None, map(topics.find, self.subscribed_names()))
+        return len(known) == len(targets) and all(
+            (shape.id, each) in known for shape in shapes for each in range(shape.partitions)
+        )
 
     def check_invariants(self) -> None:
         """Check that members, targets and counts agree. Takes constant time.

@@ -127,9 +127,20 @@ class LiveGroup:
         self.known.apply(key, value)
 
     def loaded(self, now_ms: int) -> None:
-        """Begin to serve a group whose rows were loaded: every deadline begins now."""
-        self.state_since_ms = now_ms
+        """Begin to serve a group whose rows were loaded: every deadline begins now.
+
+        Rows of one event may be stored without those of the event before it, if these could not be stored and
+        the broker then ended. If target assignments contradict each other, the next epoch makes new ones.
+        """
         self.known.drop_incomplete()
+        change = self._change(now_ms)
+        if self.known.members and not self.known.is_assigned(change.topics):
+            self.known.begin_epoch_after_load()
+        self.begun(now_ms)
+
+    def begun(self, now_ms: int) -> None:
+        """Begin to serve a group with members: every deadline begins now."""
+        self.state_since_ms = now_ms
         heartbeats.begin_deadlines(self._change(now_ms))
         self.known.check_invariants()
 
