@@ -46,6 +46,11 @@ _HEADINGS = ("topic", "partition", "start", "end", "source end", "batches", "rec
 @click.option(
     "--groups", metavar="PATTERN", multiple=True, help="Copy the committed offsets of these groups, too."
 )
+@click.option(
+    "--reset-groups",
+    is_flag=True,
+    help="Set committed offsets to those of the source also where a group is further here.",
+)
 @click.option("--follow", is_flag=True, help="Go on copying until Ctrl-C or SIGTERM.")
 @click.option("--verify", is_flag=True, help="Read everything from the source again, and compare.")
 @click.option(
@@ -76,6 +81,7 @@ def mirror(
     topics: tuple[str, ...],
     exclude: tuple[str, ...],
     groups: tuple[str, ...],
+    reset_groups: bool,
     follow: bool,
     verify: bool,
     skip_deleted: bool,
@@ -110,6 +116,7 @@ def mirror(
             exclude=exclude,
             groups=groups,
             config=topic_config,
+            reset_groups=reset_groups,
             skip_deleted=skip_deleted,
             follow=follow,
             verify=verify,
