@@ -13,8 +13,9 @@ from cordwood.disk import DISK_FULL, PASSING, MarkFile, Reserve, as_storage_erro
 from cordwood.errors import DiskFull, LogClosed, LogFailed, StorageError
 from cordwood.formats import Format
 from cordwood.index import NO_TIMESTAMP
-from cordwood.storage.log.active_segment import ActiveSegment, LogContext
+from cordwood.storage.log.active_segment import ActiveSegment
 from cordwood.storage.log.append_meter import AppendMeter
+from cordwood.storage.log.context import LogContext
 from cordwood.storage.log.group_commit import GroupCommit
 from cordwood.storage.log.mark_writer import ActiveEnd, MarkKeeper
 from cordwood.storage.log.producers import ProducerKeeper

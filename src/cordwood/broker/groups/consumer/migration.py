@@ -75,7 +75,7 @@ def upgraded(classic: Group, topics: TopicsView) -> ConsumerGroup | None:
     return group
 
 
-class _Held(NamedTuple):
+class _HeldPartitions(NamedTuple):
     """What a member of a classic group is assigned, and what it said it owned when it joined."""
 
     subscription: EmbeddedSubscription
@@ -83,7 +83,9 @@ class _Held(NamedTuple):
     owned: Reported
 
 
-def _held_by(classic: Group, member: GroupMember, topics: TopicsView, decoder: SubscriptionDecoder) -> _Held:
+def _held_by(
+    classic: Group, member: GroupMember, topics: TopicsView, decoder: SubscriptionDecoder
+) -> _HeldPartitions:
     names = [each.name for each in member.protocols]
     chosen = classic.protocol if classic.protocol in names else names[0]
     subscription = decoder.decode(member.metadata_for(chosen))
@@ -93,7 +95,7 @@ def _held_by(classic: Group, member: GroupMember, topics: TopicsView, decoder: S
     target: TargetAssignment = {
         topic: tuple(sorted(partitions)) for topic, partitions in reported_by_id(assigned, topics).items()
     }
-    return _Held(subscription, target, reported_by_id(subscription.owned, topics))
+    return _HeldPartitions(subscription, target, reported_by_id(subscription.owned, topics))
 
 
 @lru_cache(maxsize=8)
@@ -106,7 +108,7 @@ def _add_upgraded(
     group: ConsumerGroup,
     classic: Group,
     member: GroupMember,
-    held: _Held,
+    held: _HeldPartitions,
     given: Set[tuple[bytes, int]],
 ) -> None:
     metadata = MemberMetadata(
