@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, Verdict, decode_manifest, verdict
 from cordwood.bucket.objects import Get, Pause, Steps, Stored
 from cordwood.bucket.piece import PieceHeader, decode_piece, hash_of, piece_key
-from cordwood.errors import BucketDamaged, ObjectMissing, StoreUnavailable
+from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnavailable
 
 #: How many pieces are read before the manifest is.
 PIECES_PER_READ = 8
@@ -52,7 +52,7 @@ class Reading:
 
         Raises:
             FellBehind: If the floor has passed the next piece. Nothing was passed.
-            BucketDamaged: If a piece is damaged, or does not follow the one before.
+            BucketDamaged: If a piece is damaged, or does not follow the one before. Nothing was passed.
         """
         found = yield from self._present(limit)
         stored: Stored = yield from _get_answered(MANIFEST_KEY)
@@ -62,12 +62,24 @@ class Reading:
     def read_on(self, claimed: Manifest, on_piece: Callable[[Piece], None]) -> Steps[None]:
         """Give all pieces that follow to *on_piece*, for the process whose claim is *claimed*.
 
-        No owner is added while the claim stands, so the manifest need not be read again. Raises as
-        `poll` does.
+        The manifest is read after them, as by every reader: once the claim does not stand, a piece that it
+        would let count may be void.
+
+        Raises:
+            OwnerFenced: If another process claims the log.
+            FellBehind: As `poll` does.
+            BucketDamaged: As `poll` does.
         """
-        while found := (yield from self._present(PIECES_PER_READ)):
-            for piece in self._taken(found, claimed):
+        while True:
+            before = self.next_seq
+            pieces, manifest = yield from self.poll()
+            for piece in pieces:
                 on_piece(piece)
+            if (manifest.epoch, manifest.nonce) != (claimed.epoch, claimed.nonce):
+                raise OwnerFenced(claimed.epoch, manifest.epoch)
+            # The next piece may be there and undecided: our own, if an answer was lost.
+            if self.next_seq == before:
+                return
 
     def _present(self, limit: int) -> Steps[list[tuple[str, bytes]]]:
         """Return the next pieces that there are, up to the first missing key."""
@@ -86,19 +98,21 @@ class Reading:
         if manifest.floor > self.next_seq:
             raise FellBehind
         pieces: list[Piece] = []
+        next_seq, previous = self.next_seq, self.previous
         for key, data in found:
             header, body = decode_piece(key, data)
             said = verdict(manifest, header)
             if said is Verdict.UNDECIDED:
                 break
             if said is Verdict.COUNTS:
-                if header.previous != self.previous:
+                if header.previous != previous:
                     raise BucketDamaged(
-                        key, f"follows a piece {header.previous}, the one before is {self.previous}"
+                        key, f"follows a piece {header.previous}, the one before is {previous}"
                     )
-                self.previous = hash_of(data)
-                pieces.append(Piece(header, body, self.previous, len(data)))
-            self.next_seq += 1
+                previous = hash_of(data)
+                pieces.append(Piece(header, body, previous, len(data)))
+            next_seq += 1
+        self.next_seq, self.previous = next_seq, previous
         return pieces
 
 

@@ -60,11 +60,19 @@ def found(identity: BucketIdentity, nonce: str) -> Steps[None]:
     Raises:
         BucketRefused: If another log is there.
     """
+    there = yield from read_identity()
+    if there is not None:
+        # The manifest is older than the identity. If it is gone the log is damaged, and not an empty one.
+        _check_whose(there, identity)
+        return
     first = Manifest(revision=0, epoch=0, nonce=nonce)
     # The identity is last: without it there is no log, so a crash before it leaves nothing half made.
     yield from _create(MANIFEST_KEY, encode_manifest(first))
     yield from _create(IDENTITY_KEY, encode_sealed(identity))
-    there = yield from read_identity()
+    _check_whose((yield from read_identity()), identity)
+
+
+def _check_whose(there: BucketIdentity | None, identity: BucketIdentity) -> None:
     if there is None or there.broker_id != identity.broker_id:
         whose = "no log" if there is None else f"the log of {there.broker_id}"
         raise BucketRefused(f"the bucket has {whose}, and this directory is {identity.broker_id}")
