@@ -2,7 +2,7 @@
 
 from cordwood.bucket.following import FellBehind, Piece, Reading
 from cordwood.bucket.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.manifest import Manifest, LogOwner, PageRef
+from cordwood.bucket.manifest import LogOwner, Manifest, PageRef
 from cordwood.bucket.objects import ObjectStore, Request, Steps, Stored, perform
 from cordwood.bucket.owning import (
     Ownership,
@@ -18,9 +18,9 @@ from cordwood.bucket.owning import (
 __all__ = [
     "BucketIdentity",
     "FellBehind",
+    "LogOwner",
     "Manifest",
     "ObjectStore",
-    "LogOwner",
     "Ownership",
     "PageRef",
     "Piece",

@@ -1,12 +1,13 @@
-"""The lease: how long an owner may acknowledge what the bucket does not have, and when a standby takes over.
+"""The lease: how long an owner may acknowledge what the bucket does not have; when a standby takes over.
 
-Pure arithmetic on times that the caller reads, in milliseconds of a clock that goes on while the machine sleeps.
-The clocks of two machines may differ in their rates, by less than the half lease that a standby waits longer.
+Pure arithmetic on times that the caller reads, in milliseconds of a clock that goes on while the machine
+sleeps. The clocks of two machines may differ in their rates, by less than the half lease that a standby waits
+longer.
 
-Why no two processes acknowledge at the same time. A standby claims the log by replacing a manifest that it read
-*before* it looked for newer pieces a last time, and it looked when its newest piece was 1.5 leases old. A piece
-that it did not see by then was created later, when the owner's lease had run out by its own clock; so the owner
-replaces the manifest before it acknowledges again, and one of the two replacements is refused.
+Why no two processes acknowledge at the same time. A standby claims the log by replacing a manifest that it
+read *before* it looked for newer pieces a last time, and it looked when its newest piece was 1.5 leases old.
+A piece that it did not see by then was created later, when the owner's lease had run out by its own clock; so
+the owner replaces the manifest before it acknowledges again, and one of the two replacements is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PIECES_IN_A_LEASE = 3
 
 @dataclass(slots=True)
 class OwnerLease:
-    """Until when the owner may acknowledge. ``lease_ms`` 0 means that no standby takes over by itself.
+    """Until when the owner may acknowledge. ``lease_ms`` is 0 if no standby takes over by itself.
 
     ``sent_ms`` is when the newest piece was sent for the first time, taken before `add_piece`. Not a later
     try: the first one may be what a standby has seen.
@@ -39,8 +40,8 @@ class OwnerLease:
     def renew(self, sent_ms: int, now_ms: int) -> bool:
         """Count the lease from *sent_ms*, when the piece was sent that was there by *now_ms*.
 
-        Returns False, and changes nothing, if the lease has run out meanwhile: a standby may be about to claim
-        the log, whether or not it sees the piece. The owner goes on with `renew_claim` and `restart`.
+        Returns False, and changes nothing, if the lease has run out meanwhile: a standby may be about to
+        claim the log, whether or not it sees the piece. The owner goes on with `renew_claim` and `restart`.
         """
         assert sent_ms >= self.sent_ms, "pieces are sent in order"
         if not self.may_acknowledge(now_ms):

@@ -16,8 +16,8 @@ from cordwood.bucket.manifest import (
     MANIFEST_KEY,
     Departed,
     Freed,
-    Manifest,
     LogOwner,
+    Manifest,
     PageRef,
     decode_manifest,
     encode_manifest,
@@ -77,9 +77,9 @@ def take_over(
     """Become the owner, after every owner before: nothing that they create later counts.
 
     *reading* is how far the caller has read already; None reads from the floor on. *on_piece* is called with
-    every piece that counts and was not read before, in order, also if the takeover fails in the end: *reading*
-    is as far as that. None for *lease_ms* keeps the lease of the log. *before* is the manifest to replace by
-    the claim; a standby gives the one that it read before it found the lease run out (see `lease`).
+    every piece that counts and was not read before, in order, also if the takeover fails in the end: then
+    *reading* has passed just these. None for *lease_ms* keeps the lease of the log. *before* is the manifest
+    that the claim replaces; a standby gives the one that it read before its last look (see `lease`).
 
     Raises:
         OwnerFenced: If another process claimed the log meanwhile. Nothing has changed but for a claim.
@@ -143,8 +143,8 @@ def _create_barrier(
 def add_piece(owner: Ownership, body: bytes) -> Steps[int]:
     """Create the next piece and return its number. Acknowledge nothing before `confirm`.
 
-    The bytes are fixed before the first try, and every try sends the same. A caller that gave up may only call
-    this again with the same *body*.
+    The bytes are fixed before the first try, and every try sends the same. A caller that gave up may
+    call this again with the same *body* only.
 
     Raises:
         OwnerFenced: If another process owns or claims the log. The piece may still count.
@@ -169,7 +169,9 @@ def add_piece(owner: Ownership, body: bytes) -> Steps[int]:
                 header, _ = decode_piece(piece_key(seq), there)
                 if (header.epoch, header.nonce) == (owner.epoch, owner.nonce):
                     # It counts, so what this caller gave up must be finished first: it cannot be passed.
-                    raise BucketDamaged(piece_key(seq), "is of this owner, with other content than now")
+                    raise BucketDamaged(
+                        piece_key(seq), "is of this owner, with other content than now"
+                    ) from None
                 # It belongs to a claim that was given up: it is void, and so its number is used up.
                 owner.next_seq += 1
                 continue

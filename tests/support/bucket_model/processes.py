@@ -6,24 +6,24 @@ They call the protocol through the modules, so that a test can plant a bug there
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from cordwood.bucket import founding, owning
 from cordwood.bucket.following import FellBehind, Piece, Reading
 from cordwood.bucket.founding import BucketIdentity
 from cordwood.bucket.lease import OwnerLease, StandbyLease
-from cordwood.bucket.manifest import Manifest, PageRef, decode_manifest
-from cordwood.bucket.objects import Create, Delete, Get, Request
+from cordwood.bucket.manifest import Manifest, PageRef
+from cordwood.bucket.objects import Create, Delete, Get, List, Request
 from cordwood.bucket.owning import Ownership, VersionedManifest
 from cordwood.bucket.piece import hash_of
-from cordwood.errors import ObjectExists, ObjectMissing, StoreUnavailable
+from cordwood.errors import ObjectExists, ObjectMissing, OwnerFenced, StoreUnavailable
 from support.bucket_model.world import ModelSteps, Process, Script, Violation, Wait
 
 Result = TypeVar("Result")
 Part: TypeAlias = Generator[Request | Wait, Any, Result]
 
-IDENTITY = BucketIdentity("broker", "now")
 SEPARATOR = b","
 
 
@@ -37,10 +37,9 @@ class State:
 
     def take(self, process: Process, piece: Piece) -> None:
         """Take a piece that counts."""
-        body = bytes(piece.body)
-        if body:
-            process.world.show(process, len(self.contents), body)
-            self.contents.append(body)
+        for content in split(bytes(piece.body)):
+            process.world.show(process, len(self.contents), content)
+            self.contents.append(content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,13 @@ class Plan:
     #: The owner collects what departed, and forgets that.
     is_collecting: bool = True
     lease_ms: int = 0
-    is_founding: bool = False
-    pages: list[str] = field(default_factory=list)
+    #: Pages that an owner before left, and no manifest names, are deleted.
+    is_tidying: bool = False
+
+
+def split(data: bytes) -> list[bytes]:
+    """Return the contents in a piece or in a page."""
+    return data.split(SEPARATOR) if data else []
 
 
 def get(key: str) -> Part[bytes]:
@@ -81,7 +85,7 @@ def load(process: Process) -> Part[tuple[State, VersionedManifest]]:
         try:
             for page in manifest.pages:
                 data = yield from get(page.key)
-                contents = data.split(SEPARATOR) if data else []
+                contents = split(data)
         except ObjectMissing as missing:
             again = yield from owning.read_manifest()
             if again.manifest.revision == manifest.revision:
@@ -107,7 +111,9 @@ def poll(process: Process, state: State) -> Part[int]:
         return 1
     before = state.manifest
     if manifest.revision < before.revision:
-        raise Violation("manifest", f"{process.name} sees revision {manifest.revision} after {before.revision}")
+        raise Violation(
+            "manifest", f"{process.name} sees revision {manifest.revision} after {before.revision}"
+        )
     state.manifest = manifest
     for piece in pieces:
         state.take(process, piece)
@@ -121,7 +127,6 @@ def become_owner(
     while True:
         if state is None:
             state, _ = yield from load(process)
-        known = state
         sent_ms = process.now_ms()
         # On its own disk: so a process knows which claims were of its earlier lives.
         process.disk.setdefault("nonces", []).append(process.nonce)
@@ -129,8 +134,8 @@ def become_owner(
             owner = yield from owning.take_over(
                 process.nonce,
                 lease_ms=plan.lease_ms,
-                reading=known.reading,
-                on_piece=lambda piece: known.take(process, piece),
+                reading=state.reading,
+                on_piece=partial(state.take, process),
                 before=before,
             )
         except FellBehind:
@@ -140,15 +145,16 @@ def become_owner(
         if plan.lease_ms:
             process.lease = OwnerLease(plan.lease_ms, sent_ms)
             process.world.check_own_lease(process)
-        return owner, known
+        return owner, state
 
 
 def own(process: Process, plan: Plan, owner: Ownership, state: State) -> ModelSteps:
     """Do what *plan* says, as the owner."""
-    added = 0
+    process.disk["fold"] = state
     waiting: list[tuple[int, int, bytes]] = []
     todo = [each for each in plan.contents if each not in state.contents]
     for number, content in enumerate(todo, 1):
+        process.disk["next"] = todo[number : number + 1]
         seq = yield from add(process, plan, owner, content)
         waiting.append((seq, len(state.contents), content))
         state.contents.append(content)
@@ -158,8 +164,7 @@ def own(process: Process, plan: Plan, owner: Ownership, state: State) -> ModelSt
                 process.world.confirm(process, seq, f"{owner.nonce}")
                 process.world.acknowledge(process, owner.epoch, seq, position, each)
             waiting = []
-        added += 1
-        if plan.floor_after is not None and added % plan.floor_after == 0:
+        if plan.floor_after is not None and number % plan.floor_after == 0:
             yield from advance_floor(process, plan, owner, state)
         if plan.lease_ms:
             yield Wait(process.now_ms() + plan.lease_ms // 3)
@@ -180,8 +185,6 @@ def add(process: Process, plan: Plan, owner: Ownership, content: bytes) -> Part[
 
 def advance_floor(process: Process, plan: Plan, owner: Ownership, state: State) -> ModelSteps:
     """Write the state as a page, let the log begin there, and collect what is not needed any more."""
-    number = len(plan.pages) if plan.pages else 0
-    del number
     page = yield from write_page(process, owner, state)
     now_ms = process.now_ms()
     yield from owning.move_floor(owner, [page], owner.next_seq, owner.previous, [], now_ms)
@@ -217,31 +220,49 @@ def peek(key: str) -> Part[bytes | None]:
     return data
 
 
-def collect_orphans(process: Process, owner: Ownership) -> ModelSteps:
+def collect_orphans(owner: Ownership) -> ModelSteps:
     """Delete the pages that a lower epoch created and the manifest does not name (rule 10)."""
-    from cordwood.bucket.objects import List
-
-    keys = yield from owning._until_answered(List("m/"))
+    keys: list[str] = yield from until_answered(List("m/"))
     yield from owning.confirm(owner)
     named = {page.key for page in owner.current.manifest.pages}
+    named |= {each.key for each in owner.current.manifest.departed}
     for key in keys:
         if key not in named and int(key[2:].partition("-")[0]) < owner.epoch:
-            yield from owning._until_answered(Delete(key))
+            yield from until_answered(Delete(key))
+
+
+def until_answered(request: Request) -> Part[Any]:
+    """Make a request until the store answers."""
+    while True:
+        try:
+            return (yield request)
+        except StoreUnavailable:
+            continue
 
 
 # --- scripts ---------------------------------------------------------------------------------------
 
 
-def owner_script(plan: Plan, orphans: bool = False) -> Script:
+def founder_script(broker_id: str) -> Script:
+    """A process that begins the log."""
+
+    def script(process: Process) -> ModelSteps:
+        yield from founding.found(BucketIdentity(broker_id, "now"), process.nonce)
+        found = yield from founding.read_identity()
+        if found is None or found.broker_id != broker_id:
+            raise Violation("identity", f"{process.name} founded {broker_id}, there is {found}")
+
+    return script
+
+
+def owner_script(plan: Plan) -> Script:
     """A process that takes the log over at once, whenever it starts."""
 
     def script(process: Process) -> ModelSteps:
         process.disk["keep_ms"] = plan.keep_ms
-        if plan.is_founding:
-            yield from founding.found(IDENTITY, process.nonce)
         owner, state = yield from become_owner(process, plan)
-        if orphans:
-            yield from collect_orphans(process, owner)
+        if plan.is_tidying:
+            yield from collect_orphans(owner)
         yield from own(process, plan, owner, state)
 
     return script
@@ -255,8 +276,15 @@ def standby_script(polls: int, plan: Plan) -> Script:
         state, _ = yield from load(process)
         for _ in range(polls):
             yield from poll(process, state)
-        owner, state = yield from become_owner(process, plan, state)
-        yield from own(process, plan, owner, state)
+        try:
+            owner, newer = yield from become_owner(process, plan, state)
+        except OwnerFenced:
+            # Another one was faster: follow on, with the same reading.
+            for _ in range(polls):
+                yield from poll(process, state)
+            process.disk["state"] = state
+            return
+        yield from own(process, plan, owner, newer)
 
     return script
 
@@ -302,7 +330,7 @@ def stand_by(process: Process, plan: Plan, state: State) -> ModelSteps:
     """Follow until the lease of the owner has run out; then take over."""
     now_ms = process.now_ms()
     lease = StandbyLease((0, 0), now_ms, now_ms)
-    for _ in range(8):
+    for _ in range(6):
         before = yield from owning.read_manifest()
         asked_ms = process.now_ms()
         yield from poll(process, state)
@@ -312,7 +340,7 @@ def stand_by(process: Process, plan: Plan, state: State) -> ModelSteps:
             owner, state = yield from become_owner(process, plan, state, before)
             yield from own(process, plan, owner, state)
             return
-        yield Wait(lease.since_ms + plan.lease_ms * 3 // 2)
+        yield Wait(process.now_ms() + plan.lease_ms)
 
 
 # --- the end ---------------------------------------------------------------------------------------
@@ -337,16 +365,3 @@ def last_reader_script(state: State | None) -> Script:
         process.disk["contents"] = mine.contents
 
     return script
-
-
-__all__ = [
-    "Plan",
-    "decode_manifest",
-    "last_reader_script",
-    "leased_owner_script",
-    "leased_standby_script",
-    "owner_script",
-    "reader_script",
-    "standby_script",
-    "successor_script",
-]

@@ -39,6 +39,12 @@ class Tally:
     is_complete: bool = True
     kinds: dict[str, int] = field(default_factory=dict)
 
+    def count(self, path: list[Option]) -> None:
+        """Count a schedule, and the kinds of what happens in it."""
+        self.schedules += 1
+        for kind in {each.kind for each in path}:
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+
     def __add__(self, other: Tally) -> Tally:
         kinds = dict(self.kinds)
         for kind, count in other.kinds.items():
@@ -58,24 +64,31 @@ class Tally:
 class _Systematic:
     """Follows a path and then takes the first option, until everything is as it was before."""
 
-    def __init__(self, path: list[int], seen: set[int]) -> None:
+    def __init__(self, path: list[list[Option]], seen: set[int]) -> None:
+        #: The options at each step that were not tried yet, the present one last.
         self.path = path
-        self.sizes: list[int] = []
+        self.depth = 0
         self.seen = seen
-        self.kinds: list[str] = []
 
-    def choose(self, options: list[Option], state: Callable[[], int]) -> int:
-        depth = len(self.sizes)
-        if depth == len(self.path):
+    def known(self) -> Option | None:
+        if self.depth == len(self.path):
+            return None
+        self.depth += 1
+        return self.path[self.depth - 1][-1]
+
+    def choose(self, options: list[Option], state: Callable[[], int]) -> Option:
+        if len(options) > 1:
             now = state()
             if now in self.seen:
                 raise Pruned
             self.seen.add(now)
-            self.path.append(0)
-        self.sizes.append(len(options))
-        chosen = self.path[depth]
-        self.kinds.append(options[chosen].kind)
-        return chosen
+            options.reverse()
+        self.path.append(options)
+        self.depth += 1
+        return options[-1]
+
+    def taken(self) -> list[Option]:
+        return [each[-1] for each in self.path]
 
 
 class _Random:
@@ -84,38 +97,46 @@ class _Random:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.stay = self.random.choice((0.3, 0.6, 0.85))
-        self.path: list[int] = []
-        self.kinds: list[str] = []
+        self.path: list[Option] = []
 
-    def choose(self, options: list[Option], state: Callable[[], int]) -> int:
+    def known(self) -> Option | None:
+        return None
+
+    def choose(self, options: list[Option], state: Callable[[], int]) -> Option:
         chosen = 0
-        if self.random.random() > self.stay:
+        if len(options) > 1 and self.random.random() > self.stay:
             plain = sum(not each.kind for each in options)
             if plain < len(options) and self.random.random() < 0.25:
                 chosen = self.random.randrange(plain, len(options))
             elif plain:
                 chosen = self.random.randrange(plain)
-        self.path.append(chosen)
-        self.kinds.append(options[chosen].kind)
-        return chosen
+        self.path.append(options[chosen])
+        return options[chosen]
+
+    def taken(self) -> list[Option]:
+        return self.path
 
 
 class _Given:
     """Follows a schedule that was found before."""
 
-    def __init__(self, path: list[int]) -> None:
-        self.path = path
-        self.depth = 0
+    def __init__(self, path: list[Option]) -> None:
+        self.rest = iter(path)
 
-    def choose(self, options: list[Option], state: Callable[[], int]) -> int:
-        chosen = self.path[self.depth] if self.depth < len(self.path) else 0
-        self.depth += 1
-        return chosen
+    def known(self) -> Option | None:
+        return next(self.rest, None)
+
+    def choose(self, options: list[Option], state: Callable[[], int]) -> Option:
+        return options[0]
 
 
-def check(world: World) -> None:
-    """Run the processes, and then check what must hold in the end."""
+def check(world: World, ends: set[int]) -> None:
+    """Run the processes, and then check what must hold in the end, unless that is in *ends* already."""
     world.run()
+    end = world.end_state()
+    if end in ends:
+        return
+    ends.add(end)
     readers = [each.disk["state"] for each in world.processes if "state" in each.disk]
     successor = world.run_alone("successor", successor_script)
     contents = successor.disk["contents"]
@@ -136,26 +157,25 @@ def _world(scenario: Scenario, chooser: _Systematic | _Random | _Given) -> World
 def explore(scenario: Scenario, at_most: int) -> Tally:
     """Run all schedules within the limits of *scenario*, or *at_most* of them. Raises Violation."""
     seen: set[int] = set()
+    ends: set[int] = set()
     tally = Tally()
-    path: list[int] = []
+    path: list[list[Option]] = []
     while True:
         chooser = _Systematic(path, seen)
         try:
-            check(_world(scenario, chooser))
+            check(_world(scenario, chooser), ends)
         except Pruned:
             pass
         except Violation as found:
-            raise _explained(scenario, path, found) from found
+            raise _explained(scenario, chooser.taken(), found) from found
         else:
             tally.ended += 1
-        tally.schedules += 1
-        for kind in set(chooser.kinds):
-            tally.kinds[kind] = tally.kinds.get(kind, 0) + 1
-        while path and path[-1] + 1 >= chooser.sizes[len(path) - 1]:
+        tally.count(chooser.taken())
+        while path and len(path[-1]) == 1:
             path.pop()
         if not path:
             break
-        path[-1] += 1
+        path[-1].pop()
         if tally.schedules >= at_most:
             tally.is_complete = False
             break
@@ -167,34 +187,37 @@ def sample(scenario: Scenario, seeds: range) -> Tally:
     """Run one random schedule for each of *seeds*; the same schedule counts once. Raises Violation."""
     tally = Tally(is_complete=False)
     distinct: set[int] = set()
+    ends: set[int] = set()
     for seed in seeds:
         chooser = _Random(seed)
         try:
-            check(_world(scenario, chooser))
+            check(_world(scenario, chooser), ends)
         except Violation as found:
             found.add_note(f"seed {seed}")
-            raise _explained(scenario, chooser.path, found) from found
-        distinct.add(hash(tuple(chooser.path)))
-        for kind in set(chooser.kinds):
-            tally.kinds[kind] = tally.kinds.get(kind, 0) + 1
-    tally.schedules = tally.ended = len(distinct)
+            raise _explained(scenario, chooser.taken(), found) from found
+        same = hash(tuple(chooser.path))
+        if same not in distinct:
+            distinct.add(same)
+            tally.count(chooser.path)
+            tally.ended += 1
     return tally
 
 
-def replay(scenario: Scenario, path: list[int]) -> list[str]:
+def replay(scenario: Scenario, path: list[Option]) -> list[str]:
     """Return what happens in the schedule *path*, ending with the violation if there is one."""
     world = _world(scenario, _Given(path))
     world.is_logging = True
     try:
-        check(world)
+        check(world, set())
     except Violation as found:
         world.log.append(str(found))
     return world.log
 
 
-def _explained(scenario: Scenario, path: list[int], found: Violation) -> Violation:
-    steps = "\n".join(replay(scenario, list(path)))
-    said = Violation(found.claim, f"in {scenario.name}, schedule {path}:\n{steps}")
+def _explained(scenario: Scenario, path: list[Option], found: Violation) -> Violation:
+    steps = "\n".join(replay(scenario, path))
+    schedule = [tuple(each) for each in path]
+    said = Violation(found.claim, f"in {scenario.name}, schedule {schedule}:\n{steps}")
     for note in getattr(found, "__notes__", ()):
         said.add_note(note)
     return said

@@ -1,13 +1,14 @@
 """The world of the checker: one small store, the processes that use it, faults, time, and what must hold.
 
-A process is a generator that yields requests. At every step the chooser picks who is answered and how, so that
-a schedule is a list of numbers and the same list is the same schedule. Each property is checked at the step
-that could break it.
+A process is a generator that yields requests. At every step the chooser picks who is answered and how, so
+that a schedule is a list of choices and the same list is the same schedule. Each property is checked at the
+step that could break it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -53,20 +54,24 @@ Script: TypeAlias = Callable[["Process"], ModelSteps]
 class Chooser(Protocol):
     """Who decides what happens next."""
 
-    def choose(self, options: list[Option], state: Callable[[], int]) -> int:
-        """Return the index of one of *options*. Raises Pruned."""
+    def known(self) -> Option | None:
+        """Return what happens next if that is settled, so that the options need not be found."""
+
+    def choose(self, options: list[Option], state: Callable[[], int]) -> Option:
+        """Return one of *options*. Raises Pruned."""
 
 
 class Option(NamedTuple):
     """What may happen next: *kind* to the process, the delayed request or the clock."""
 
     kind: str
-    index: int
+    #: Of the process, or of the delayed request.
+    whose: int
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may go wrong in one schedule. *faults* has a letter for each kind that is tried, see `FAULTS`."""
+    """How much may go wrong in one schedule. *kinds* has a letter for each kind of fault, see `FAULTS`."""
 
     faults: int = 0
     kinds: str = "FLDA"
@@ -79,15 +84,17 @@ class Limits:
     delayed: int = 2
 
 
-#: F: fails, not having happened. L: happened, and the answer is lost. D: happens later. A: answered, and happens
-#: again later. T: happens twice, the second outcome is answered. C: refused as a conflict, not having happened.
+#: F: fails, not having happened. L: happened, and the answer is lost. D: happens later.
+#: A: answered, and happens again later. T: happens twice, the second outcome is answered.
+#: C: refused as a conflict, not having happened.
+#: S: happens, and the answer comes later. M: happens, and that the answer is lost shows later.
 FAULTS = {
-    Get: "F",
-    GetRange: "F",
-    List: "F",
-    Create: "FLDATC",
-    Replace: "FLDATC",
-    Delete: "FLDA",
+    Get: "FS",
+    GetRange: "FS",
+    List: "FS",
+    Create: "FLDATCSM",
+    Replace: "FLDATCSM",
+    Delete: "FLDASM",
 }
 
 
@@ -105,6 +112,8 @@ class Process:
     life: int = 0
     pending: Request | Wait | None = None
     history: int = 0
+    #: The outcome of the pending request, if that has happened already.
+    outcome: tuple[Any, Exception | None] | None = None
     lease: OwnerLease | None = None
     claim: str = ""
     #: What is on its own disk, which a crash leaves.
@@ -158,7 +167,7 @@ class Process:
         assert self.steps is not None
         self.steps.close()
         self.history = hash((self.history, "crash"))
-        self.pending, self.steps, self.lease = None, None, None
+        self.pending, self.steps, self.lease, self.outcome = None, None, None, None
 
 
 class World:
@@ -207,16 +216,32 @@ class World:
     def run(self) -> None:
         """Run all processes to their end, as the chooser says, and then apply what is still delayed."""
         for process in self.processes:
-            process.begin()
-        while options := self._options():
-            index = self.chooser.choose(options, self._fingerprint) if len(options) > 1 else 0
-            self._do(options[index])
+            if process.life == 0:
+                process.begin()
+        known, choose = self.chooser.known, self.chooser.choose
+        while True:
+            option = known()
+            if option is None:
+                options = self._options()
+                if not options:
+                    break
+                option = choose(options, self._fingerprint)
+            self._do(option)
         for request in self.delayed:
             self._apply_quietly(request)
         self.delayed = []
+        # What follows is by an operator, who has ended them.
+        for process in self.processes:
+            process.lease = None
+
+    def lead(self, process: Process, is_there: Callable[[Any], bool]) -> None:
+        """Begin *process* alone, without faults; stop before the first request that *is_there* accepts."""
+        process.begin()
+        while process.pending is not None and not is_there(process.pending):
+            self._answer(process, "")
 
     def run_alone(self, name: str, script: Script) -> Process:
-        """Run one more process to its end, without faults. Raises Violation if it does not end or is fenced."""
+        """Run one more process to its end, without faults. Raises Violation if it cannot."""
         self.steps = 0
         process = self.add(name, script)
         process.begin()
@@ -234,7 +259,7 @@ class World:
     def _options(self) -> list[Option]:
         ready = [each for each in self.processes if each.pending is not None and self._is_ready(each)]
         current = self.current
-        going_on = [each for each in ready if each.index == current]
+        going_on = [each for each in ready if each.index == current and not each.outcome]
         if going_on and self.switches == 0:
             ready = going_on
         elif going_on:
@@ -246,7 +271,7 @@ class World:
         options += [Option("late", index) for index in range(len(self.delayed))]
         if self.faults:
             for each in ready:
-                kinds = FAULTS.get(type(each.pending), "")  # type: ignore[arg-type]
+                kinds = "" if each.outcome else FAULTS.get(type(each.pending), "")
                 for kind in kinds:
                     if kind in self.limits.kinds and (
                         kind not in "DA" or len(self.delayed) < self.limits.delayed
@@ -262,6 +287,10 @@ class World:
     def _is_ready(self, process: Process) -> bool:
         pending = process.pending
         return not isinstance(pending, Wait) or int(self.now_ms * process.rate) >= pending.until_ms
+
+    def _is_going_on(self, process: Process) -> bool:
+        """Return whether *process* could go on at once. Who waits for an answer may be left for nothing."""
+        return process.pending is not None and process.outcome is None and self._is_ready(process)
 
     def _fingerprint(self) -> int:
         return hash(
@@ -294,7 +323,7 @@ class World:
         process = self.processes[index]
         if index != self.current:
             before = self.processes[self.current] if self.current >= 0 else None
-            if before is not None and before.pending is not None and self._is_ready(before):
+            if before is not None and self._is_going_on(before):
                 self.switches -= 1
             self.current = index
         if kind == "crash":
@@ -315,15 +344,22 @@ class World:
         request = process.pending
         assert request is not None
         assert not isinstance(request, Wait)
+        if process.outcome is not None:
+            happened = process.outcome
+            process.outcome = None
+            self.note(process.name, "is answered")
+            process.history = hash((process.history, "answered"))
+            process.send(*happened)
+            return
         answer: Any = None
         failure: Exception | None = None
         try:
             match fault:
-                case "":
+                case "" | "S":
                     answer = self._apply(request)
                 case "F":
                     raise StoreUnavailable
-                case "L":
+                case "L" | "M":
                     self._apply_quietly(request)
                     raise StoreUnavailable
                 case "D":
@@ -336,7 +372,7 @@ class World:
                     self._apply_quietly(request)
                     answer = self._apply(request)
                 case "C":
-                    raise (ObjectExists if type(request) is Create else VersionChanged)(request[0])
+                    raise (ObjectExists if type(request) is Create else VersionChanged)(str(request[0]))
         except (StoreUnavailable, ObjectExists, ObjectMissing, VersionChanged) as error:
             failure = error
             outcome: Any = type(error).__name__
@@ -345,6 +381,10 @@ class World:
         if self.is_logging:
             said = outcome if isinstance(outcome, str) and failure is not None else "ok"
             self.note(process.name, f"{_said(request)} {fault} -> {said}")
+        if fault in ("S", "M"):
+            process.history = hash((process.history, outcome, "later"))
+            process.outcome = (answer, failure)
+            return
         process.history = hash((process.history, outcome))
         process.send(answer, failure)
 
@@ -353,13 +393,22 @@ class World:
         if self.is_logging:
             self.log.append(f"{who:<9} {what}")
 
+    def end_state(self) -> int:
+        """Return a number that stands for all that the checks at the end depend on."""
+        return hash(
+            (
+                self.state,
+                tuple(self.shown),
+                tuple(self.acknowledged.items()),
+                tuple([each.history for each in self.processes if "state" in each.disk]),
+            )
+        )
+
     # --- the store ----------------------------------------------------------------------------------
 
     def _apply_quietly(self, request: Request) -> None:
-        try:
+        with suppress(ObjectExists, ObjectMissing, VersionChanged):
             self._apply(request)
-        except (ObjectExists, ObjectMissing, VersionChanged):
-            pass
 
     def _apply(self, request: Request) -> Any:
         kind = type(request)
@@ -441,7 +490,9 @@ class World:
             self.barriers.append((new.epoch, barrier))
             for content, (_, seq) in self.acknowledged.items():
                 if seq >= barrier:
-                    raise Violation("K4", f"{content!r} was acknowledged in piece {seq}, the barrier is {barrier}")
+                    raise Violation(
+                        "K4", f"{content!r} was acknowledged in piece {seq}, the barrier is {barrier}"
+                    )
 
     def _check_leases(self, manifest: Manifest) -> None:
         for process in self.processes:
@@ -490,7 +541,9 @@ class World:
         """Check that *contents*, all that there is in the end, have what was acknowledged and shown."""
         for content, (position, _) in self.acknowledged.items():
             if position >= len(contents) or contents[position] != content:
-                raise Violation("K1", f"{content!r} was acknowledged at {position}; {who.name} has {contents}")
+                raise Violation(
+                    "K1", f"{content!r} was acknowledged at {position}; {who.name} has {contents}"
+                )
         if contents[: len(self.shown)] != self.shown:
             raise Violation("K2", f"{who.name} has {contents}, and {self.shown} were shown")
 
