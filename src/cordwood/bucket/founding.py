@@ -79,13 +79,24 @@ def _check_whose(there: BucketIdentity | None, identity: BucketIdentity) -> None
 
 
 def _create(key: str, data: bytes) -> Steps[None]:
-    """Create an object unless there is one."""
+    """Create an object unless there is one; on return there is."""
     attempt = 0
+    is_said_to_exist = False
     while True:
         try:
-            yield Create(key, data)
+            if is_said_to_exist:
+                yield Get(key)
+            else:
+                yield Create(key, data)
         except ObjectExists:
-            return
+            # A store may say so for two creations at the same time, of which none has happened yet.
+            is_said_to_exist = True
+            continue
+        except ObjectMissing:
+            is_said_to_exist = False
+            attempt += 1
+            yield Pause(attempt)
+            continue
         except StoreUnavailable:
             attempt += 1
             yield Pause(attempt)

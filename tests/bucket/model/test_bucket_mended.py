@@ -19,6 +19,7 @@ from cordwood.bucket import (
     move_floor,
     take_over,
 )
+from cordwood.bucket.founding import IDENTITY_KEY
 from cordwood.bucket.lease import OwnerLease, StandbyLease
 from cordwood.bucket.manifest import MANIFEST_KEY
 from cordwood.bucket.objects import Create, Pause, Request, Result
@@ -166,6 +167,16 @@ def test_a_damaged_piece_passes_nothing() -> None:
     store.world.objects[piece_key(3)] = good
     pieces, _ = store.run(reader.poll())
     assert [bytes(piece.body) for piece in pieces] == [b"", b"a1", b"a2"]
+
+
+def test_a_conflict_of_two_founders_leaves_no_log_without_a_manifest() -> None:
+    """A store may answer "exists" to both of two creations at the same time, before either has happened."""
+    store = Store()
+    del store.world.objects[MANIFEST_KEY], store.world.objects[IDENTITY_KEY]
+    steps = found(BucketIdentity("broker", "now"), B)
+    store.until(steps, lambda request: isinstance(request, Create))
+    store.run(steps, steps.throw(ObjectExists(MANIFEST_KEY)))
+    assert set(store.world.objects) == {MANIFEST_KEY, IDENTITY_KEY}
 
 
 def test_a_log_whose_manifest_is_gone_is_not_founded_again() -> None:

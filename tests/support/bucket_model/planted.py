@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from cordwood.bucket import following, lease, owning
+from cordwood.bucket import following, founding, lease, owning
 from cordwood.bucket import manifest as manifest_module
 from cordwood.bucket.following import Piece, Reading
 from cordwood.bucket.manifest import MANIFEST_KEY, LogOwner, Manifest, PageRef, Verdict, decode_manifest
@@ -456,7 +456,25 @@ def one_lease(self: lease.StandbyLease, lease_ms: int) -> bool:
     return self.asked_ms - self.since_ms >= lease_ms
 
 
+def create_or_believe(key: str, data: bytes) -> Steps[None]:
+    """The first objects are there if a creation is refused, even by a conflict."""
+    while True:
+        try:
+            yield Create(key, data)
+        except ObjectExists:
+            return
+        except StoreUnavailable:
+            continue
+        return
+
+
 PLANTED = [
+    Planted(
+        "a conflict of two founders is taken for an object",
+        in_place_of(founding, "_create", create_or_believe),
+        ["founders and a conflict"],
+        ["no false alarm"],
+    ),
     Planted(
         "a retry sends newer bytes, compared by the nonce",
         in_place_of(processes, "add", add_with_newer_bytes),

@@ -209,6 +209,7 @@ EXHAUSTIVE = [
 #: Searched as far as the limit of a run goes, and then at random.
 LARGER = [
     Scenario("founders", founders, Limits(faults=1, kinds=ALL, crashes=1, switches=3)),
+    Scenario("founders and a conflict", founders, Limits(faults=1, kinds="C", switches=3)),
     Scenario("takeover with two faults", takeover, Limits(faults=2, kinds="LD", switches=2)),
     Scenario("start", start, Limits(faults=1, kinds=ALL, crashes=1, switches=2)),
     Scenario("rivals", rivals, Limits(faults=1, kinds="LD", switches=2)),
