@@ -1,8 +1,8 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
-from cordwood.bucket.following import FellBehind, Piece, Reading
+from cordwood.bucket.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.manifest import LogOwner, Manifest, PageRef
+from cordwood.bucket.manifest import LogManifest, LogOwner, PageRef
 from cordwood.bucket.objects import ObjectStore, Request, Steps, Stored, perform
 from cordwood.bucket.owning import (
     Ownership,
@@ -18,12 +18,12 @@ from cordwood.bucket.owning import (
 __all__ = [
     "BucketIdentity",
     "FellBehind",
+    "LogManifest",
     "LogOwner",
-    "Manifest",
+    "LogPiece",
     "ObjectStore",
     "Ownership",
     "PageRef",
-    "Piece",
     "Reading",
     "Request",
     "Steps",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, Verdict, decode_manifest, verdict
+from cordwood.bucket.manifest import MANIFEST_KEY, LogManifest, Verdict, decode_manifest, verdict
 from cordwood.bucket.objects import Get, Pause, Steps, Stored
 from cordwood.bucket.piece import PieceHeader, decode_piece, hash_of, piece_key
 from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnavailable
@@ -15,7 +15,7 @@ from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnav
 PIECES_PER_READ = 8
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """A piece that counts."""
 
     header: PieceHeader
@@ -36,7 +36,7 @@ class Reading:
     previous: str
 
     @classmethod
-    def from_floor(cls, manifest: Manifest) -> Reading:
+    def from_floor(cls, manifest: LogManifest) -> Reading:
         """Return a reading that begins where the pages of *manifest* end."""
         return cls(manifest.floor, manifest.floor_hash)
 
@@ -45,7 +45,7 @@ class Reading:
         assert seq == self.next_seq, "a piece was created before those below it were read"
         self.next_seq, self.previous = seq + 1, sha256
 
-    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[Piece], Manifest]]:
+    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[LogPiece], LogManifest]]:
         """Return the pieces that follow, at most about *limit*, and the newest manifest.
 
         Only pieces that certainly count are returned, for ever: the manifest is read after them.
@@ -59,7 +59,7 @@ class Reading:
         manifest = decode_manifest(stored.data)
         return self._taken(found, manifest), manifest
 
-    def read_on(self, claimed: Manifest, on_piece: Callable[[Piece], None]) -> Steps[None]:
+    def read_on(self, claimed: LogManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
         """Give all pieces that follow to *on_piece*, for the process whose claim is *claimed*.
 
         The manifest is read after them, as by every reader: once the claim does not stand, a piece that it
@@ -93,11 +93,11 @@ class Reading:
             found.append((key, stored.data))
         return found
 
-    def _taken(self, found: list[tuple[str, bytes]], manifest: Manifest) -> list[Piece]:
+    def _taken(self, found: list[tuple[str, bytes]], manifest: LogManifest) -> list[LogPiece]:
         """Return those of *found* that count by *manifest*, which was read after them, and pass them."""
         if manifest.floor > self.next_seq:
             raise FellBehind
-        pieces: list[Piece] = []
+        pieces: list[LogPiece] = []
         next_seq, previous = self.next_seq, self.previous
         for key, data in found:
             header, body = decode_piece(key, data)
@@ -110,7 +110,7 @@ class Reading:
                         key, f"follows a piece {header.previous}, the one before is {previous}"
                     )
                 previous = hash_of(data)
-                pieces.append(Piece(header, body, previous, len(data)))
+                pieces.append(LogPiece(header, body, previous, len(data)))
             next_seq += 1
         self.next_seq, self.previous = next_seq, previous
         return pieces

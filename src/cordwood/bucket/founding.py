@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, encode_manifest
+from cordwood.bucket.manifest import MANIFEST_KEY, LogManifest, encode_manifest
 from cordwood.bucket.objects import Create, Get, Pause, Steps, Stored
 from cordwood.disk import decode_sealed, encode_sealed
 from cordwood.errors import BucketDamaged, BucketRefused, ObjectExists, ObjectMissing, StoreUnavailable
@@ -65,7 +65,7 @@ def found(identity: BucketIdentity, nonce: str) -> Steps[None]:
         # The manifest is older than the identity. If it is gone the log is damaged, and not an empty one.
         _check_whose(there, identity)
         return
-    first = Manifest(revision=0, epoch=0, nonce=nonce)
+    first = LogManifest(revision=0, epoch=0, nonce=nonce)
     # The identity is last: without it there is no log, so a crash before it leaves nothing half made.
     yield from _create(MANIFEST_KEY, encode_manifest(first))
     yield from _create(IDENTITY_KEY, encode_sealed(identity))

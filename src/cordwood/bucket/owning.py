@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cordwood.bucket.following import FellBehind, Piece, Reading
+from cordwood.bucket.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.manifest import (
     MANIFEST_KEY,
     Departed,
     Freed,
+    LogManifest,
     LogOwner,
-    Manifest,
     PageRef,
     decode_manifest,
     encode_manifest,
@@ -41,7 +41,7 @@ KEEP_MS = 3_600_000
 class VersionedManifest(msgspec.Struct, frozen=True):
     """A manifest, and the version that is replaced by the next one."""
 
-    manifest: Manifest
+    manifest: LogManifest
     version: str
 
 
@@ -55,7 +55,7 @@ class Ownership:
     previous: str
     current: VersionedManifest
 
-    def check(self, manifest: Manifest) -> None:
+    def check(self, manifest: LogManifest) -> None:
         """Raise OwnerFenced if *manifest* has a newer claim than that of this owner."""
         if (manifest.epoch, manifest.nonce) != (self.epoch, self.nonce):
             raise OwnerFenced(self.epoch, manifest.epoch)
@@ -71,7 +71,7 @@ def take_over(
     nonce: str,
     lease_ms: int | None = None,
     reading: Reading | None = None,
-    on_piece: Callable[[Piece], None] = lambda piece: None,
+    on_piece: Callable[[LogPiece], None] = lambda piece: None,
     before: VersionedManifest | None = None,
 ) -> Steps[Ownership]:
     """Become the owner, after every owner before: nothing that they create later counts.
@@ -115,7 +115,7 @@ def take_over(
 
 
 def _create_barrier(
-    claimed: Manifest, reading: Reading, on_piece: Callable[[Piece], None]
+    claimed: LogManifest, reading: Reading, on_piece: Callable[[LogPiece], None]
 ) -> Steps[tuple[int, str]]:
     """Create an empty piece after all others, which *reading* has then passed; return its number and hash."""
     attempt = 0
@@ -296,7 +296,7 @@ def _delete_pieces_below(end_seq: int) -> Steps[int]:
         after = keys[-1]
 
 
-def _swap(before: VersionedManifest, after: Manifest) -> Steps[VersionedManifest]:
+def _swap(before: VersionedManifest, after: LogManifest) -> Steps[VersionedManifest]:
     """Replace *before* by *after*.
 
     A refusal is a success where the manifest read back is just this one: an earlier try had taken effect.

@@ -172,7 +172,8 @@ def test_a_damaged_piece_passes_nothing() -> None:
 def test_a_conflict_of_two_founders_leaves_no_log_without_a_manifest() -> None:
     """A store may answer "exists" to both of two creations at the same time, before either has happened."""
     store = Store()
-    del store.world.objects[MANIFEST_KEY], store.world.objects[IDENTITY_KEY]
+    store.world.objects.clear()
+    store.world.manifest = None
     steps = found(BucketIdentity("broker", "now"), B)
     store.until(steps, lambda request: isinstance(request, Create))
     store.run(steps, steps.throw(ObjectExists(MANIFEST_KEY)))

@@ -11,8 +11,8 @@ import msgspec
 
 from cordwood.bucket import following, founding, lease, owning
 from cordwood.bucket import manifest as manifest_module
-from cordwood.bucket.following import Piece, Reading
-from cordwood.bucket.manifest import MANIFEST_KEY, LogOwner, Manifest, PageRef, Verdict, decode_manifest
+from cordwood.bucket.following import LogPiece, Reading
+from cordwood.bucket.manifest import MANIFEST_KEY, LogManifest, LogOwner, PageRef, Verdict, decode_manifest
 from cordwood.bucket.objects import Create, Delete, Get, List, Pause, Replace, Steps
 from cordwood.bucket.owning import Ownership, VersionedManifest
 from cordwood.bucket.piece import PREFIX, PieceHeader, decode_piece, encode_piece, hash_of, piece_key, seq_of
@@ -185,7 +185,7 @@ def no_page(process: Process, owner: Ownership, state: State) -> Part[PageRef]:
     return PageRef(f"m/{owner.epoch}-{owner.nonce}-{owner.next_seq}", hash_of(data), len(data))
 
 
-def swap_without_reading_back(before: VersionedManifest, after: Manifest) -> Steps[VersionedManifest]:
+def swap_without_reading_back(before: VersionedManifest, after: LogManifest) -> Steps[VersionedManifest]:
     """A refusal is a failure, though an earlier try may have taken effect."""
     data = manifest_module.encode_manifest(after)
     while True:
@@ -208,7 +208,7 @@ def advance_and_tidy(process: Process, plan: Plan, owner: Ownership, state: Stat
         raise
 
 
-def swap_always_succeeds(before: VersionedManifest, after: Manifest) -> Steps[VersionedManifest]:
+def swap_always_succeeds(before: VersionedManifest, after: LogManifest) -> Steps[VersionedManifest]:
     """A refusal is a success of an earlier try, whatever is there."""
     data = manifest_module.encode_manifest(after)
     while True:
@@ -233,7 +233,7 @@ def collect_first(process: Process, plan: Plan, owner: Ownership, state: State) 
 
 
 def barrier_after_the_listed(
-    claimed: Manifest, reading: Reading, on_piece: Callable[[Piece], None]
+    claimed: LogManifest, reading: Reading, on_piece: Callable[[LogPiece], None]
 ) -> Steps[tuple[int, str]]:
     """The next free number is found by a listing, in which freed numbers are not."""
     yield from reading.read_on(claimed, on_piece)
@@ -246,7 +246,7 @@ def barrier_after_the_listed(
 
 
 def barrier_over_unread(
-    claimed: Manifest, reading: Reading, on_piece: Callable[[Piece], None]
+    claimed: LogManifest, reading: Reading, on_piece: Callable[[LogPiece], None]
 ) -> Steps[tuple[int, str]]:
     """Who finds the number used takes the next one, and does not read what is there."""
     yield from reading.read_on(claimed, on_piece)
@@ -264,7 +264,9 @@ def barrier_over_unread(
         return seq, hash_of(data)
 
 
-def read_on_by_the_claim(self: Reading, claimed: Manifest, on_piece: Callable[[Piece], None]) -> Steps[None]:
+def read_on_by_the_claim(
+    self: Reading, claimed: LogManifest, on_piece: Callable[[LogPiece], None]
+) -> Steps[None]:
     """The claim says what counts, although it may not stand any more."""
     while found := (yield from self._present(following.PIECES_PER_READ)):
         before = self.next_seq
@@ -274,7 +276,9 @@ def read_on_by_the_claim(self: Reading, claimed: Manifest, on_piece: Callable[[P
             return
 
 
-def read_on_for_ever(self: Reading, claimed: Manifest, on_piece: Callable[[Piece], None]) -> Steps[None]:
+def read_on_for_ever(
+    self: Reading, claimed: LogManifest, on_piece: Callable[[LogPiece], None]
+) -> Steps[None]:
     """The own barrier, whose answer was lost, is undecided and read again."""
     while found := (yield from self._present(following.PIECES_PER_READ)):
         for piece in self._taken(found, claimed):
@@ -288,7 +292,7 @@ def _take_over(order: str) -> Callable[..., Steps[Ownership]]:
         nonce: str,
         lease_ms: int | None = None,
         reading: Reading | None = None,
-        on_piece: Callable[[Piece], None] = lambda piece: None,
+        on_piece: Callable[[LogPiece], None] = lambda piece: None,
         before: VersionedManifest | None = None,
     ) -> Steps[Ownership]:
         current = before or (yield from owning.read_manifest())
@@ -337,7 +341,7 @@ def _take_over(order: str) -> Callable[..., Steps[Ownership]]:
 
 
 def _barrier_without_claim(
-    epoch: int, nonce: str, reading: Reading, on_piece: Callable[[Piece], None]
+    epoch: int, nonce: str, reading: Reading, on_piece: Callable[[LogPiece], None]
 ) -> Steps[tuple[int, str]]:
     while True:
         pieces, _ = yield from real_poll(reading)
@@ -358,7 +362,7 @@ def _barrier_without_claim(
 
 
 def verdict_with(verdicts: dict[Verdict, Verdict]) -> Callable[..., Verdict]:
-    def verdict(manifest: Manifest, header: PieceHeader) -> Verdict:
+    def verdict(manifest: LogManifest, header: PieceHeader) -> Verdict:
         said = real_verdict(manifest, header)
         return verdicts.get(said, said)
 
@@ -368,7 +372,7 @@ def verdict_with(verdicts: dict[Verdict, Verdict]) -> Callable[..., Verdict]:
 class VoidReading(Reading):
     """A reading that passes void pieces on."""
 
-    def _taken(self, found: list[tuple[str, bytes]], manifest: Manifest) -> list[Piece]:
+    def _taken(self, found: list[tuple[str, bytes]], manifest: LogManifest) -> list[LogPiece]:
         with patch.object(following, "verdict", verdict_with({Verdict.VOID: Verdict.COUNTS})):
             return real_taken(self, found, manifest)
 
@@ -380,7 +384,7 @@ def poll_void_pieces(process: Process, state: State) -> Part[int]:
     return (yield from real_process_poll(process, state))
 
 
-def manifest_before_the_pieces(self: Reading, limit: int = 8) -> Steps[tuple[list[Piece], Manifest]]:
+def manifest_before_the_pieces(self: Reading, limit: int = 8) -> Steps[tuple[list[LogPiece], LogManifest]]:
     """What counts is judged by a manifest that is older than the pieces."""
     stored = yield from following._get_answered(MANIFEST_KEY)
     manifest = decode_manifest(stored.data)
@@ -388,7 +392,9 @@ def manifest_before_the_pieces(self: Reading, limit: int = 8) -> Steps[tuple[lis
     return self._taken(found, manifest), manifest
 
 
-def taken_below_the_floor(self: Reading, found: list[tuple[str, bytes]], manifest: Manifest) -> list[Piece]:
+def taken_below_the_floor(
+    self: Reading, found: list[tuple[str, bytes]], manifest: LogManifest
+) -> list[LogPiece]:
     """The floor is not compared with the next piece."""
     return real_taken(
         self, found, msgspec.structs.replace(manifest, floor=min(manifest.floor, self.next_seq))

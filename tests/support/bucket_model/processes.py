@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from cordwood.bucket import founding, owning
-from cordwood.bucket.following import FellBehind, Piece, Reading
+from cordwood.bucket.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.founding import BucketIdentity
 from cordwood.bucket.lease import OwnerLease, StandbyLease
-from cordwood.bucket.manifest import Manifest, PageRef
+from cordwood.bucket.manifest import LogManifest, PageRef
 from cordwood.bucket.objects import Create, Delete, Get, List, Request
 from cordwood.bucket.owning import Ownership, VersionedManifest
 from cordwood.bucket.piece import hash_of
@@ -33,9 +33,9 @@ class State:
 
     contents: list[bytes]
     reading: Reading
-    manifest: Manifest
+    manifest: LogManifest
 
-    def take(self, process: Process, piece: Piece) -> None:
+    def take(self, process: Process, piece: LogPiece) -> None:
         """Take a piece that counts."""
         for content in split(bytes(piece.body)):
             process.world.show(process, len(self.contents), content)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from cordwood.bucket.lease import OwnerLease
-from cordwood.bucket.manifest import MANIFEST_KEY, Manifest, decode_manifest
+from cordwood.bucket.manifest import MANIFEST_KEY, LogManifest, decode_manifest
 from cordwood.bucket.objects import Create, Delete, Get, GetRange, List, Pause, Replace, Request
 from cordwood.bucket.piece import PREFIX, decode_piece, hash_of, seq_of
 from cordwood.errors import (
@@ -178,7 +178,7 @@ class World:
         self.limits = limits
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.state = 0
-        self.manifest: Manifest | None = None
+        self.manifest: LogManifest | None = None
         self.now_ms = 0
         self.processes: list[Process] = []
         self.delayed: list[Request] = []
@@ -469,7 +469,7 @@ class World:
         if (seq is not None and seq >= manifest.floor) or any(each.key == key for each in manifest.pages):
             raise Violation("K5", f"{key} is deleted and the manifest {manifest.revision} names it")
 
-    def _check_manifest(self, new: Manifest) -> None:
+    def _check_manifest(self, new: LogManifest) -> None:
         old, self.manifest = self.manifest, new
         for page in new.pages:
             there = self.objects.get(page.key)
@@ -494,7 +494,7 @@ class World:
                         "K4", f"{content!r} was acknowledged in piece {seq}, the barrier is {barrier}"
                     )
 
-    def _check_leases(self, manifest: Manifest) -> None:
+    def _check_leases(self, manifest: LogManifest) -> None:
         for process in self.processes:
             lease = process.lease
             now_ms = int(self.now_ms * process.rate)
