@@ -4,8 +4,8 @@ from cordwood.bucket import probe
 from cordwood.bucket.opening import ShippedDirectory
 from cordwood.bucket.ownership import (
     BucketIdentity,
-    BucketManifest,
     FellBehind,
+    LogManifest,
     LogOwner,
     LogPiece,
     ObjectStore,
@@ -35,10 +35,10 @@ __all__ = [
     "MOUNT",
     "BucketFiles",
     "BucketIdentity",
-    "BucketManifest",
     "BucketOptions",
     "BucketView",
     "FellBehind",
+    "LogManifest",
     "LogOwner",
     "LogPiece",
     "MountedFiles",

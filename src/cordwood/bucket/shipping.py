@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from cordwood.bucket.ownership import (
     HEAD_SIZE,
     KEEP_MS,
-    BucketManifest,
     Get,
+    LogManifest,
     LogPiece,
     ObjectStore,
     Ownership,
@@ -94,7 +94,7 @@ class BucketState(NamedTuple):
     pieces: dict[str, bytes]
 
 
-def load_pages(store: ObjectStore, manifest: BucketManifest, pause: Callable[[int], None]) -> Tree:
+def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int], None]) -> Tree:
     """Return the state as of the floor of *manifest*.
 
     Raises:
@@ -207,7 +207,7 @@ class Shipper:
         self._give_up_ns: int | None = None
         self._give_up_seconds: float | None = None
         self._in_flight = 0
-        self._before: tuple[BucketManifest, list[str]] | None = None
+        self._before: tuple[LogManifest, list[str]] | None = None
         self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Shipper:
 
     @property
     def lease_ms(self) -> int:
-        """The lease of the log; see `BucketManifest.lease_ms`."""
+        """The lease of the log; see `LogManifest.lease_ms`."""
         return self._owned().current.manifest.lease_ms
 
     # --- shipping ---------------------------------------------------------------------------------
