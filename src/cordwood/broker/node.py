@@ -281,6 +281,15 @@ class Node:
         """
         return self._partitions.readable(topic, partition).producers()
 
+    def producer_epochs(self, topic: str, partition: int) -> dict[int, int]:
+        """Return the newest epoch of every producer that a partition knows, by producer id.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            StorageError: If its log cannot be read.
+        """
+        return self._partitions.readable(topic, partition).producer_epochs()
+
     def open_transactions(self, topic: str, partition: int) -> list[OpenTransaction]:
         """Return the transactions that are open in a partition.
 

@@ -220,7 +220,11 @@ class Transactions:
 
         # A producer may have begun a transaction there since.
         known = self.coordinator.open_partitions()
-        left = [each for each in orphans if (each[1].producer_id, each[0]) not in known]
+        left = [
+            (place, marker)
+            for place, marker in orphans
+            if not known.includes(marker.producer_id, marker.epoch, place)
+        ]
         self.mark(left, written)
 
     def end_orphans(self, topic: str, partition: int) -> None:
