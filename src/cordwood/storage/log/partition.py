@@ -81,6 +81,9 @@ class ServedPartition(Partition, Protocol):
     def producers(self) -> list[KnownProducer]:
         """Return what is known of each idempotent producer; see `PartitionLog.producers`."""
 
+    def producer_epochs(self) -> dict[int, int]:
+        """Return the newest epoch of every known producer, by its id; see `PartitionLog.producer_epochs`."""
+
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that have not ended, by their first offsets."""
 

@@ -262,6 +262,13 @@ class VirtualLog:
             known = self.part.producers
             return [] if known is None else known.heard_of(self._shared.now_ms() - self._expiration_ms())
 
+    def producer_epochs(self) -> dict[int, int]:
+        """Return the newest epoch of each producer; see `PartitionLog.producer_epochs`."""
+        with self._shared.lock:
+            self._check()
+            known = self.part.producers
+            return {} if known is None else known.epochs()
+
     def append_stream(
         self,
         key: bytes | None,
