@@ -276,6 +276,8 @@ class MirrorRun:
             copy.failing_since = None
             self._uncommitted += copy.copied_bytes - before
             self._options.progress(sum(each.copied_bytes for each in self._copies.values()))
+            spans = [each.reached() for each in self._copies.values()]
+            self._options.reached(sum(here for here, _ in spans), sum(total for _, total in spans))
         elif len(part.data) and asked_alone and copy.wanted_bytes == PART_BYTES:
             raise RecordRefused(f"the source sends only batches before offset {copy.position}")
         elif part.throttled:
