@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from cordwood.broker import Node
 from cordwood.config import BrokerConfig, Endpoints, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, as_storage_error, files_of
-from cordwood.errors import DirectoryLocked, InvalidSetting, LogFailed, MetadataDamaged
+from cordwood.errors import DirectoryLocked, InvalidSetting, LogClosed, LogFailed, MetadataDamaged
 from cordwood.host import Clock, Host, SystemClock, process
 from cordwood.server.connections import check_free
 from cordwood.server.security import EmbeddedTls, TlsFiles, ensure_users
@@ -20,6 +21,9 @@ from cordwood.server.server import Server, shown
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.meta import catalogue_path, identity
 from cordwood.telemetry import Tracer, no_tracing
+
+if TYPE_CHECKING:
+    from cordwood.embedded import Log
 
 MEMORY = "/memory"
 
@@ -121,7 +125,8 @@ class Broker:
     *users* maps names to passwords: these users can authenticate by PLAIN and SCRAM, and on addresses
     without a name only they can connect.
 
-    ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address.
+    ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address. ``topics``
+    and ``log`` show what it has stored, without a consumer.
 
     Raises:
         DirectoryLocked: If another process has locked the directory; names that process.
@@ -193,6 +198,39 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        path = self._node.directory.path
+        where = "in memory" if path == MEMORY else repr(path)
+        state = "closed" if not self._thread.is_alive() else "failed" if self.failure else "running"
+        return f"<cordwood.Broker {where} at {self.bootstrap}, {state}>"
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted, without those of the broker itself.
+
+        Raises:
+            LogClosed: If the broker is closed.
+        """
+        with self.log as log:
+            return [name for name in log.topics if not name.startswith("__")]
+
+    @property
+    def log(self) -> Log:
+        """What is synced, as a `cordwood.Log` open to read only: topics, records, `Log.scan` for columns.
+
+        A new one each time, beside the running broker.
+
+        Raises:
+            LogClosed: If the broker is closed.
+        """
+        # Brokers that nobody asks need no library beside them.
+        from cordwood import embedded
+
+        if not self._thread.is_alive():
+            raise LogClosed("the broker is closed")
+        directory = self._node.directory
+        return embedded.open(directory.path, read_only=True, files=directory.files)
 
     @property
     def failure(self) -> LogFailed | None:
