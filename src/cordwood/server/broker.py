@@ -125,8 +125,8 @@ class Broker:
     *users* maps names to passwords: these users can authenticate by PLAIN and SCRAM, and on addresses
     without a name only they can connect.
 
-    ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address. ``topics``
-    and ``log`` show what it has stored, without a consumer.
+    ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address.
+    ``topics`` and ``log`` show what it has stored, without a consumer.
 
     Raises:
         DirectoryLocked: If another process has locked the directory; names that process.
