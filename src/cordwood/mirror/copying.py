@@ -59,6 +59,11 @@ class PartitionCopy:
         """Whether it lacks something that the source had when this run began."""
         return self.position < self.target
 
+    def reached(self) -> tuple[int, int]:
+        """Return how many offsets are here, and how many there are, of what the source had at first."""
+        here = min(self.position, self.target) - self.source_start
+        return max(here, 0), max(self.target - self.source_start, 0)
+
     @property
     def size_max(self) -> int:
         """The largest batch that the topic takes."""

@@ -37,6 +37,8 @@ class MirrorOptions:
     seconds: float = 30.0
     #: Called with the number of bytes that were copied or compared so far.
     progress: Callable[[int], None] = lambda size: None
+    #: Called with how many offsets are here, and how many there are, of what the source had at first.
+    reached: Callable[[int, int], None] = lambda offsets, total: None
     #: Called with each failure when it happens.
     failed: Callable[[MirrorFailure], None] = lambda failure: None
     #: Asked between two steps: whether to end as if Ctrl-C had been pressed, with everything synced.

@@ -286,6 +286,8 @@ class MirrorRun:
             copy.failing_since = None
             self._uncommitted += copy.copied_bytes - before
             self._options.progress(sum(each.copied_bytes for each in self._copies.values()))
+            spans = [each.reached() for each in self._copies.values()]
+            self._options.reached(sum(here for here, _ in spans), sum(total for _, total in spans))
         elif halted:
             return
         elif len(part.data) and asked_alone and copy.wanted_bytes == PART_BYTES:
