@@ -123,7 +123,7 @@ def test_a_directory_of_an_earlier_version_opens_and_belongs_to_its_first_broker
     cordwood.open(data).close()
     assert (data / "meta" / "catalogue.log").read_bytes() == b"CWCATLG1"
     serve_once(data, **{"node.id": "3"})
-    with pytest.raises(DirectoryRefused, match="node.id 3"):
+    with pytest.raises(DirectoryRefused, match=r"node\.id 3"):
         serve_once(data)
 
 
