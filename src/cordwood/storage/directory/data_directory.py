@@ -249,6 +249,11 @@ class DataDirectory:
         """Return the bytes that can still be written to the disk of this directory."""
         return self.files.free_bytes(self.path)
 
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now."""
+        return self.context.open_files.mapped_bytes
+
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself.
 
