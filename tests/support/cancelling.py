@@ -89,7 +89,7 @@ class Cancelling:
                 told.set()
 
             self._loop.call_soon_threadsafe(cancel)
-            self._scheduler.wait(told.is_set)
+            self._scheduler.wait_for_test(told.is_set)
 
     def _cancel(self) -> None:
         assert self._task is not None

@@ -57,6 +57,8 @@ class Scheduler:
         self._random = random.Random(seed)
         self._current = _Runner("test")
         self._runners = [self._current]
+        #: The only ones that may run; see `wait_for_test`.
+        self._pair: list[_Runner] = []
         #: Who waits for what never comes, once nobody can run. The test is told.
         self._stuck: str | None = None
         self.host = Host(
@@ -86,7 +88,7 @@ class Scheduler:
 
     def _give_turn(self) -> _Runner:
         """Wake one of those that can run; if none can, let time pass until one can."""
-        able = [each for each in self._runners if each.ready()]
+        able = [each for each in self._pair or self._runners if each.ready()]
         if not able:
             limited = [each.until_ns for each in self._runners if each.until_ns is not None]
             if not limited:
@@ -112,6 +114,15 @@ class Scheduler:
         me = self._current
         self.wait(lambda: not any(each.ready() for each in self._runners if each is not me))
 
+    def wait_for_test(self, ready: Callable[[], bool]) -> None:
+        """Give the turn to the test alone until *ready*.
+
+        The caller may hold locks of the machine: another thread that wants one would keep its turn for ever.
+        """
+        self._pair = [self._runners[0], self._current]
+        self.wait(ready)
+        self._pair = []
+
     def wait(self, ready: Callable[[], bool] = lambda: True, timeout: float | None = None) -> bool:
         """Give the turn up until *ready*; return whether it was within *timeout* seconds."""
         me = self._current
@@ -133,7 +144,7 @@ class ScheduledLoop(asyncio.SelectorEventLoop):
     def __init__(self, scheduler: Scheduler) -> None:
         loop = self
 
-        class Selector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]
+        class Selector(selectors.DefaultSelector):
             def select(self, timeout: float | None = None) -> Any:
                 # A timer is only the limit of the test: if nobody can run, the scheduler says so.
                 idle = timeout is None or timeout > 0

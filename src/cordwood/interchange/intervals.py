@@ -16,10 +16,10 @@ INDEX_ENTRY = struct.Struct(">QQ")
 
 
 class IndexedSegment(NamedTuple):
-    """A segment of *count* records from *base* on, without gaps, and the offsets that its index has."""
+    """A segment of *records* records from *base* on, without gaps, and the offsets that its index has."""
 
     base: int
-    count: int
+    records: int
     offsets: Sequence[int]
 
 
@@ -40,10 +40,10 @@ def interval_of(indexed: Iterable[IndexedSegment]) -> int | None:
     """
     every = list(indexed)
     found = {second - first for each in every for first, second in pairwise(each.offsets)}
-    least = max((each.count for each in every), default=0)
+    least = max((each.records for each in every), default=0)
     interval = min(found) if found else max(INDEX_INTERVAL, least)
     if interval < 1 or any(
-        list(each.offsets) != list(range(each.base, each.base + each.count, interval)) for each in every
+        list(each.offsets) != list(range(each.base, each.base + each.records, interval)) for each in every
     ):
         return None
     return interval

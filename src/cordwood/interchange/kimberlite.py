@@ -93,8 +93,8 @@ def read_frames(
         if len(tenants) > 1:
             raise DirectoryRefused(
                 f"{path} has one chain of the tenants {_shown(tenants)}, and a topic in the format "
-                "kimberlite has a chain of its own: leave cordwood.format out and import each tenant as a topic, with "
-                f"--tenant {tenants[0]} and so on"
+                "kimberlite has a chain of its own: leave cordwood.format out and import each tenant as a "
+                f"topic, with --tenant {tenants[0]} and so on"
             )
         for other in set(tenants) - {tenant}:
             named = tenancy.qualify(tenancy.split(topic).name, other)

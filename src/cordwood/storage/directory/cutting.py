@@ -50,9 +50,9 @@ class Cutting:
         entry = find_entry(self._catalogue, topic, partition)
         if topic == SHARED_TOPIC or is_shared(entry):
             raise RecordRefused(
-                f"topic {topic} is in the shared log, whose segments hold records of other topics and are rolled "
-                "as the broker's segment.bytes and segment.ms say: set those, or give the topic a log of its own "
-                "when it is created, with cordwood.storage=own"
+                f"topic {topic} is in the shared log, whose segments hold records of other topics and are "
+                "rolled as the broker's segment.bytes and segment.ms say: set those, or give the topic a log "
+                "of its own when it is created, with cordwood.storage=own"
             )
         log = self._partitions.find(topic, partition)
         if log is not None and not dry_run:
