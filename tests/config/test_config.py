@@ -41,6 +41,8 @@ ONLY_OF_TOPICS = {
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
     "cordwood.timestamp.precision",
+    "cordwood.export.index.interval",
+    "cordwood.export.time.index",
 }
 SETTINGS = [*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values(), *LISTENER_SETTINGS.values()]
 every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)

@@ -594,7 +594,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced_and_doubles_nothi
 ) -> None:
     """After each cut only what was synced is there, and the next run completes it."""
     seed = seed_or(11)
-    print("seed", seed)
+    print(f"seed {seed}")
     monkeypatch.setattr("cordwood.mirror.copying.PART_BYTES", 2000)
     monkeypatch.setattr("cordwood.mirror.run.PART_BYTES", 2000)
     monkeypatch.setattr("cordwood.mirror.run._COMMIT_BYTES", 5000)

@@ -42,6 +42,11 @@ class AsyncLog:
         await self.close()
 
     @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now; see `cordwood.Log.mapped_bytes`."""
+        return self._log.mapped_bytes
+
+    @property
     def reports(self) -> list[RecoveryReport]:
         """The recovery reports of the partitions opened so far."""
         return self._log.reports

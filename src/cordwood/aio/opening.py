@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from cordwood.aio.engine import AsyncEngine
 from cordwood.aio.log import AsyncLog
@@ -47,6 +47,7 @@ def open(  # noqa: A001 - the library is used as cordwood.aio.open
     *,
     read_only: bool = False,
     sync: str | None = None,
+    index_cache: int | Literal["all", "none"] | None = None,
     create: bool = True,
     files: Files | None = None,
     clock: Clock | None = None,
@@ -58,5 +59,13 @@ def open(  # noqa: A001 - the library is used as cordwood.aio.open
     A task that is cancelled while it opens leaves nothing open.
     """
     return LogOpening(
-        lambda: open_now(path, read_only=read_only, sync=sync, create=create, files=files, clock=clock)
+        lambda: open_now(
+            path,
+            read_only=read_only,
+            sync=sync,
+            index_cache=index_cache,
+            create=create,
+            files=files,
+            clock=clock,
+        )
     )

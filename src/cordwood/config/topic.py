@@ -398,6 +398,21 @@ class TopicConfig:
         "kimberlite can; clients see milliseconds, and the header cordwood.timestamp_us.",
         broker={},
     )
+    export_index_interval: int = declare(
+        "cordwood.export.index.interval",
+        integer(1, INT_MAX),
+        100,
+        "The records from one entry to the next in the index that an export to rustlog or frame has. An "
+        "import sets it as it finds it.",
+        broker={},
+    )
+    export_time_index: bool = declare(
+        "cordwood.export.time.index",
+        _BOOLEAN,
+        True,
+        "Whether an export to frame has indexes by time. An import sets it as it finds it.",
+        broker={},
+    )
     explicit: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:

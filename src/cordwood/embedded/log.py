@@ -106,6 +106,14 @@ class Log:
         return sorted(self._directory.topics)
 
     @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now; 0 with ``cordwood.io=direct``.
+
+        They are in the page cache, which the system shrinks when memory is needed.
+        """
+        return self._directory.mapped_bytes
+
+    @property
     def reports(self) -> list[RecoveryReport]:
         """The recovery reports of the partitions opened so far."""
         return list(self.data_directory.partitions.reports)

@@ -145,7 +145,7 @@ def _sums(node: Node) -> Iterator[Sample]:
     sizes = sorted(size for log in logs for size in log.segment_sizes())
     yield Sample(telemetry.LOG_BYTES, {}, sum(sizes))
     yield Sample(telemetry.SEGMENT_BYTES, {}, distribution_of(telemetry.SEGMENT_BYTES, sizes))
-    yield Sample(telemetry.MAPPED_BYTES, {}, node.directory.context.open_files.mapped_bytes)
+    yield Sample(telemetry.MAPPED_BYTES, {}, node.directory.mapped_bytes)
     yield Sample(telemetry.FAILED_LOGS, {}, sum(log.failure is not None for log in logs))
 
 

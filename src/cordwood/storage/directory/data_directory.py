@@ -148,6 +148,8 @@ class DataDirectory:
                         self.summary.save()
             # Also where a failed import could not remove its topics and the directory was closed cleanly.
             remove_unfinished(files, self.path, self.topics, self.topics.delete)
+            if first_boot or opening.node_id is not None:
+                self._record_owner()
         except BaseException:
             self.handles.close()
             self._lock.release()
@@ -267,6 +269,11 @@ class DataDirectory:
         """Return the bytes that can still be written to the disk of this directory."""
         return self.files.free_bytes(self.path)
 
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now."""
+        return self.context.open_files.mapped_bytes
+
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself.
 
@@ -307,6 +314,21 @@ class DataDirectory:
                 self._catalogue.add([])
             except OSError as error:
                 raise as_storage_error(error, "changing the node id") from error
+
+    def _record_owner(self) -> None:
+        """Write the identity of the directory to the catalogue, unless it has it. Durable on return.
+
+        A directory that an earlier version made gets it from its first broker, or with its next entry. On a
+        full disk it stays unwritten until then: a server starts on a full disk to make room.
+        """
+        if self._catalogue.owner == self._catalogue.contents.directory:
+            return
+        self.lifecycle.before_change()
+        try:
+            self._catalogue.add([])
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
 
     @property
     def node_id(self) -> int | None:
