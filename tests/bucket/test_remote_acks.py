@@ -10,49 +10,24 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from support.bucket_faults import FaultyStore
 from support.patience import until
+from support.roads import Road
 from support.shipped import files_in
 
 import cordwood
-from cordwood.bucket import opening
-from cordwood.bucket.ownership import Create, Request
-from cordwood.bucket.stores import MemoryStore
+from cordwood.bucket.ownership import Create
 from cordwood.disk import read_file
-from cordwood.errors import StoreUnavailable
 
 REMOTE = {"cordwood.remote.acks": "true"}
-LOG = "topics/{}/0/segments/00000000000000000000.log"
 #: Every 20 ms there is a piece, so that tests wait little.
 SOON = {"cordwood.bucket.interval.ms": "20"}
-
-
-class Road:
-    """The way to a store: while it is closed, no request gets there."""
-
-    def __init__(self) -> None:
-        self.inner = MemoryStore()
-        self.open = threading.Event()
-        self.open.set()
-        self.store = FaultyStore(self.inner, before=self._pass)
-
-    def _pass(self, number: int, request: Request) -> None:
-        if not self.open.is_set():
-            raise StoreUnavailable("the road is closed")
-
-    def has(self, topic: str, value: bytes) -> bool:
-        """Return whether the bucket has *value* in the log of *topic*."""
-        files = files_in(self.inner)
-        path = LOG.format(topic)
-        return files.exists(path) and value in read_file(files, path)
 
 
 @pytest.fixture
 def road(monkeypatch: pytest.MonkeyPatch) -> Iterator[Road]:
     """What every URL of a bucket leads to."""
     found = Road()
-    monkeypatch.setattr(opening, "store_at", lambda url: found.store)
-    monkeypatch.setattr(opening, "probe", lambda *arguments: None)
+    found.lead(monkeypatch)
     yield found
     found.open.set()
 
