@@ -1,7 +1,7 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
 from cordwood.bucket import probe
-from cordwood.bucket.opening import ShippedDirectory
+from cordwood.bucket.opening import BucketLag, ShippedDirectory
 from cordwood.bucket.ownership import (
     BucketIdentity,
     FellBehind,
@@ -35,6 +35,7 @@ __all__ = [
     "MOUNT",
     "BucketFiles",
     "BucketIdentity",
+    "BucketLag",
     "BucketOptions",
     "BucketView",
     "FellBehind",

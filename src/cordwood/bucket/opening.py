@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from cordwood.bucket.looping import CLOSE_SECONDS, ShippingThread
 from cordwood.bucket.ownership import NONCE_DIGITS, ObjectStore
@@ -18,6 +19,13 @@ from cordwood.storage.meta import identity
 
 #: How long a start waits for a store that does not answer.
 START_SECONDS = 60.0
+
+
+class BucketLag(NamedTuple):
+    """For how long something that is durable here is not in the bucket, and how many bytes that are."""
+
+    seconds: float
+    bytes: int
 
 
 class ShippedDirectory:
@@ -84,14 +92,16 @@ class ShippedDirectory:
         self.thread = ShippingThread(self.session, self._host, self._on_failure, self._warn)
         self.thread.start()
 
+    def lag(self) -> BucketLag:
+        """Return how far the bucket is behind: what a takeover at this moment would lose at most."""
+        waiting, now_ns = self.session.shipper.waiting_bytes(), self._host.clock.monotonic_ns()
+        seconds = (now_ns - self.status.behind_since_ns) / 1e9 if waiting else 0.0
+        return BucketLag(seconds, waiting)
+
     @property
     def status(self) -> ShippingStatus:
         """How far the bucket is behind."""
         return self.session.shipper.status
-
-    def waiting_bytes(self) -> int:
-        """Return the bytes that are durable here and not in the bucket."""
-        return self.session.shipper.waiting_bytes()
 
     def closing(self) -> None:
         """Limit how long anything waits for the bucket from now on: the directory is about to be closed."""
