@@ -13,7 +13,15 @@ import google_crc32c
 
 from cordwood.bucket.attaching import is_ignored
 from cordwood.bucket.ownership import LogPiece, piece_key
-from cordwood.bucket.state import BodyTable, FilePatch, ObjectReader, StoredStretch, Tree, TreeFile, extent_of
+from cordwood.bucket.state import (
+    BodyTable,
+    BucketTreeFile,
+    FilePatch,
+    ObjectReader,
+    StoredStretch,
+    Tree,
+    extent_of,
+)
 from cordwood.disk import File, Files, join, parent, remove_tree, write_all
 from cordwood.errors import BucketDamaged
 
@@ -66,7 +74,7 @@ class LocalCopy:
                 continue
             stored = tree.find(patch.path)
             is_new = patch.fresh or patch.path in table.removed or (gone and patch.path.startswith(gone))
-            known = stored.size if isinstance(stored, TreeFile) and not is_new else None
+            known = stored.size if isinstance(stored, BucketTreeFile) and not is_new else None
             with contextlib.closing(self._opened(patch.path, known)) as file:
                 self._patch(file, patch, key, table, piece.body[content_at:])
             self._changed.add(patch.path)

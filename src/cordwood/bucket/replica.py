@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from cordwood.bucket.ownership import (
     HEAD_SIZE,
-    BucketManifest,
     FellBehind,
+    LogManifest,
     LogPiece,
     ObjectStore,
     Ownership,
@@ -43,7 +43,7 @@ class Replica:
         self._store = store
         self._pause = pause
         self.tree = Tree()
-        self.manifest = BucketManifest(revision=0, epoch=0, nonce="")
+        self.manifest = LogManifest(revision=0, epoch=0, nonce="")
         self.reading = Reading.from_floor(self.manifest)
         #: The floor that the tree begins at; the manifest may have a later one already.
         self.floor = 0

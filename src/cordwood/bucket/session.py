@@ -31,7 +31,7 @@ class BucketOptions:
 
     #: The milliseconds between two pieces, at the least.
     interval_ms: int = 1_000
-    #: See `BucketManifest.lease_ms`. None keeps what the log has.
+    #: See `LogManifest.lease_ms`. None keeps what the log has.
     lease_ms: int | None = None
     limits: ShippingLimits = field(default_factory=ShippingLimits)
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from cordwood.bucket.ownership import (
     HEAD_SIZE,
     KEEP_MS,
-    BucketManifest,
     Get,
+    LogManifest,
     LogPiece,
     ObjectStore,
     OwnerLease,
@@ -60,6 +60,8 @@ Result = TypeVar("Result")
 #: The first wait after a request failed, and the longest one.
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 10_000
+#: How often those that wait look whether they still may.
+WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class BucketState(NamedTuple):
     """The state of the log in a bucket when it was taken over."""
 
     #: The manifest that the claim replaced.
-    manifest: BucketManifest
+    manifest: LogManifest
     tree: Tree
     #: The pieces since the floor that have a body, by their keys.
     pieces: dict[str, bytes]
@@ -97,7 +99,7 @@ class BucketState(NamedTuple):
     changed_by: list[str]
 
 
-def is_continued_by(manifest: BucketManifest, changed_by: Container[str], nonces: Container[str]) -> bool:
+def is_continued_by(manifest: LogManifest, changed_by: Container[str], nonces: Container[str]) -> bool:
     """Return whether only owners with *nonces* changed anything since the first of their pieces.
 
     *changed_by* are the owners of the pieces since the floor that have a body. An owner that shipped nothing
@@ -114,7 +116,7 @@ def is_continued_by(manifest: BucketManifest, changed_by: Container[str], nonces
     return False
 
 
-def load_pages(store: ObjectStore, manifest: BucketManifest, pause: Callable[[int], None]) -> Tree:
+def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int], None]) -> Tree:
     """Return the state as of the floor of *manifest*.
 
     Raises:
@@ -283,7 +285,7 @@ class Shipper:
 
     @property
     def lease_ms(self) -> int:
-        """The lease of the log; see `BucketManifest.lease_ms`."""
+        """The lease of the log; see `LogManifest.lease_ms`."""
         return self._owned().current.manifest.lease_ms
 
     # --- shipping ---------------------------------------------------------------------------------
@@ -318,9 +320,8 @@ class Shipper:
             break
         self._journal.settle(cut)
         seq = self._add(body.data)
-        data = owner.last_piece
-        header, view = decode_piece(piece_key(seq), data)
-        self._fold(LogPiece(header, view, owner.previous, data))
+        header, view = decode_piece(piece_key(seq), owner.last_piece)
+        self._fold(LogPiece(header, view, owner.previous, owner.last_piece))
         before = self.status
         self.status = before._replace(
             seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=cut_ns
@@ -389,8 +390,8 @@ class Shipper:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def wait(self, number: int, timeout_seconds: float | None = None) -> bool:
-        """Wait until every change up to *number* of the journal is in the bucket; return whether it is.
+    def wait(self, number: int) -> None:
+        """Return once every change up to *number* of the journal is in the bucket.
 
         Raises:
             LogClosed: If shipping was stopped before.
@@ -398,13 +399,13 @@ class Shipper:
         """
         with self._shipped:
             while self._shipped_number < number and self._failure is None:
-                if not self._shipped.wait(timeout_seconds):
-                    return False
+                # Now and then, because the time for it may be limited meanwhile.
+                self._shipped.wait(WAIT_SECONDS)
+                self._check_time()
             # Several may wait, and each notice wakes one of them.
             self._shipped.notify()
             if self._shipped_number < number and self._failure is not None:
                 raise self._failure
-            return True
 
     def fail(self, error: BaseException) -> None:
         """Let every thread that waits know that nothing more is shipped, because of *error*."""
@@ -436,10 +437,7 @@ class Shipper:
             LogClosed: If shipping was stopped.
             StoreUnavailable: If the store did not answer for as long as `give_up_after` says.
         """
-        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
-            if self._store.refusal is not None:
-                raise self._store.refusal
-            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
+        self._check_time()
         self.status = self.status._replace(retries=self.status.retries + 1)
         # With a lease, clients wait for the store to be back.
         longest_ms = max(self._lease.lease_ms // 6, BACKOFF_MS) if self._lease.lease_ms else BACKOFF_MAX_MS
@@ -448,6 +446,13 @@ class Shipper:
             raise LogClosed("shipping to the bucket was stopped")
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _check_time(self) -> None:
+        """Raise StoreUnavailable, or the last refusal, if the time that `give_up_after` gave is over."""
+        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
+            if self._store.refusal is not None:
+                raise self._store.refusal
+            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
 
     def _owned(self) -> Ownership:
         assert self._owner is not None, "nothing is shipped before the takeover"

@@ -26,8 +26,8 @@ from cordwood.bucket.attaching import (
 from cordwood.bucket.copying import CopyDisturbed, LocalCopy
 from cordwood.bucket.ownership import (
     BucketIdentity,
-    BucketManifest,
     FellBehind,
+    LogManifest,
     LogPiece,
     ObjectStore,
     Ownership,
@@ -349,7 +349,7 @@ class Standby:
         interval_ms, lease_ms = self._options.interval_ms, self._replica.manifest.lease_ms
         return min(interval_ms, max(lease_ms // 8, 1)) if lease_ms else interval_ms
 
-    def _warn_without_lease(self, manifest: BucketManifest) -> None:
+    def _warn_without_lease(self, manifest: LogManifest) -> None:
         if manifest.lease_ms == 0:
             self._say_once(
                 "the owner of the log has no lease, so this standby follows and never takes over by itself: "

@@ -3,7 +3,7 @@
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
 from cordwood.bucket.ownership.lease import OwnerLease, StandbyLease
-from cordwood.bucket.ownership.manifest import BucketManifest, LogOwner, PageRef
+from cordwood.bucket.ownership.manifest import LogManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
     Delete,
@@ -42,13 +42,13 @@ __all__ = [
     "KEEP_MS",
     "NONCE_DIGITS",
     "BucketIdentity",
-    "BucketManifest",
     "Create",
     "Delete",
     "FellBehind",
     "Get",
     "GetRange",
     "List",
+    "LogManifest",
     "LogOwner",
     "LogPiece",
     "ObjectStore",

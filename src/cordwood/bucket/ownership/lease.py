@@ -1,9 +1,13 @@
-"""The lease: until when the owner may acknowledge, and when a standby may claim the log.
+"""The lease: how long an owner may acknowledge what the bucket does not have; when a standby takes over.
 
-A standby claims it when it has seen nothing new for one and a half leases. The half lease more than the owner
-has is room for clocks that run at different rates. A claim replaces the manifest that was read before the
-last look: an owner that was slow, and comes back, replaces the manifest before it acknowledges again, so one
-of both is refused. Times are in milliseconds of a clock that the caller reads.
+Pure arithmetic on times that the caller reads, in milliseconds of a clock that goes on while the machine
+sleeps. The clocks of two machines may differ in their rates, by less than the half lease that a standby waits
+longer.
+
+Why no two processes acknowledge at the same time. A standby claims the log by replacing a manifest that it
+read *before* it looked for newer pieces a last time, and it looked when its newest piece was 1.5 leases old.
+A piece that it did not see by then was created later, when the owner's lease had run out by its own clock; so
+the owner replaces the manifest before it acknowledges again, and one of the two replacements is refused.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ PIECES_IN_A_LEASE = 3
 
 @dataclass(slots=True)
 class OwnerLease:
-    """Until when the owner may acknowledge. ``lease_ms`` is 0 where no standby takes over by itself.
+    """Until when the owner may acknowledge. ``lease_ms`` is 0 if no standby takes over by itself.
 
-    ``sent_ms`` is when the newest piece was sent for the first time: a standby may have seen that try.
+    ``sent_ms`` is when the newest piece was sent for the first time, taken before `add_piece`. Not a later
+    try: the first one may be what a standby has seen.
     """
 
     lease_ms: int
@@ -33,26 +38,28 @@ class OwnerLease:
         return self.lease_ms > 0 and (now_ms - self.sent_ms) * PIECES_IN_A_LEASE >= self.lease_ms
 
     def renew(self, sent_ms: int, now_ms: int) -> bool:
-        """Count the lease from *sent_ms*, when a piece was sent that was there by *now_ms*.
+        """Count the lease from *sent_ms*, when the piece was sent that was there by *now_ms*.
 
         Returns False, and changes nothing, if the lease has run out meanwhile: a standby may be about to
-        claim the log, without having seen the piece. Go on with `renew_claim` and `restart`.
+        claim the log, whether or not it sees the piece. The owner goes on with `renew_claim` and `restart`.
         """
+        assert sent_ms >= self.sent_ms, "pieces are sent in order"
         if not self.may_acknowledge(now_ms):
             return False
-        self.sent_ms = max(self.sent_ms, sent_ms)
+        self.sent_ms = sent_ms
         return True
 
     def restart(self, sent_ms: int) -> None:
-        """Count the lease from *sent_ms*, before the `renew_claim` that has ended."""
-        self.sent_ms = max(self.sent_ms, sent_ms)
+        """Count the lease from *sent_ms*, taken before the `renew_claim` that has ended."""
+        assert sent_ms >= self.sent_ms, "requests are sent in order"
+        self.sent_ms = sent_ms
 
 
 @dataclass(slots=True)
 class StandbyLease:
-    """Since when a standby has seen neither a new piece nor a new manifest."""
+    """How long a standby has seen nothing new: neither a piece nor a manifest."""
 
-    #: The next piece to read, and the revision of the manifest.
+    #: The next piece to read and the revision of the manifest at the last look.
     position: tuple[int, int]
     #: When the position was first seen.
     since_ms: int
@@ -60,12 +67,15 @@ class StandbyLease:
     asked_ms: int
 
     def look(self, position: tuple[int, int], asked_ms: int, answered_ms: int) -> None:
-        """Note that a look from *asked_ms* to *answered_ms* found *position*."""
+        """Note that a look which began at *asked_ms* and ended at *answered_ms* found *position*."""
         if position != self.position:
-            # The piece may have been created just before the answer.
+            # Counted from the end of the look, because the piece may have been created just before that.
             self.position, self.since_ms = position, answered_ms
         self.asked_ms = asked_ms
 
     def has_run_out(self, lease_ms: int) -> bool:
-        """Return whether the log may be claimed, as of the beginning of the last look."""
+        """Return whether the standby may claim the log. Judged by the beginning of the last look.
+
+        The claim must replace the manifest that was read before that look.
+        """
         return lease_ms > 0 and (self.asked_ms - self.since_ms) * 2 >= lease_ms * 3

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
-from cordwood.bucket.ownership.manifest import BucketManifest
+from cordwood.bucket.ownership.manifest import LogManifest
 from cordwood.bucket.ownership.objects import Get, Pause, Steps, Stored
 from cordwood.bucket.ownership.piece import PieceHeader, decode_piece, hash_of, piece_key
 from cordwood.errors import ObjectMissing, StoreUnavailable
 
 
-def regain(reading: Reading, manifest: BucketManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
+def regain(reading: Reading, manifest: LogManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
     """Pass the pieces below the floor of *manifest*, and give those that count to *on_piece*, in order.
 
     The manifest does not say any more who owned them. But it has the hash of the last one that counts, which

@@ -6,7 +6,7 @@ from cordwood.bucket.state.building import BodyBuilder, Disturbed
 from cordwood.bucket.state.bundling import bundle
 from cordwood.bucket.state.mounting import MOUNT, MountedFiles
 from cordwood.bucket.state.pages import PAGE_BYTES_MAX, make_pages, page_of, read_page
-from cordwood.bucket.state.tree import Extent, Tree, TreeFile, extent_of
+from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree, extent_of
 
 __all__ = [
     "MOUNT",
@@ -14,6 +14,7 @@ __all__ = [
     "BodyBuilder",
     "BodyTable",
     "BucketFiles",
+    "BucketTreeFile",
     "Disturbed",
     "Extent",
     "FilePatch",
@@ -21,7 +22,6 @@ __all__ = [
     "ObjectReader",
     "StoredStretch",
     "Tree",
-    "TreeFile",
     "bundle",
     "decode_body",
     "extent_of",

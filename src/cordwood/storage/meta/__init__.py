@@ -39,7 +39,7 @@ from cordwood.storage.meta.names import (
     partition_directory,
     topic_name_fault,
 )
-from cordwood.storage.meta.security import SECURITY_ENTRIES_MAX, SecurityStore
+from cordwood.storage.meta.security import SecurityStore
 from cordwood.storage.meta.security_entries import (
     AclDeletedEntry,
     AclEntry,
@@ -53,10 +53,10 @@ from cordwood.storage.meta.security_entries import (
     check_security_entry,
     quota_key,
 )
+from cordwood.storage.meta.shares import check_shares
 
 __all__ = [
     "PARTITIONS_MAX",
-    "SECURITY_ENTRIES_MAX",
     "SHARED_TOPIC",
     "TRANSACTIONS_TOPIC",
     "AclDeletedEntry",
@@ -87,6 +87,7 @@ __all__ = [
     "check_regular_partition",
     "check_regular_to_read",
     "check_security_entry",
+    "check_shares",
     "check_stored_id",
     "check_stored_number",
     "check_stored_partition",
