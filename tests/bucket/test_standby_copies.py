@@ -143,7 +143,11 @@ def test_a_standby_goes_on_after_a_power_cut_at_any_moment(workload: Run, limits
     expected = shipped_part(restored(store))
     assert shipped_part(recording) == expected
     images = went_on = 0
-    for image in crash_images(recording, limit_per_prefix=None if workload is holes else IMAGES_PER_CUT):
+    for number, image in enumerate(
+        crash_images(recording, limit_per_prefix=None if workload is holes else IMAGES_PER_CUT)
+    ):
+        if number % (5 if len(recording.history) > 1_000 and STRIDE > 1 else 1):
+            continue
         images += 1
         record = read_record(image.files, DATA) if image.files.exists(f"{DATA}/meta/bucket.json") else None
         copied = record is not None and record.copied is not None and record.copied.next_seq > 0
