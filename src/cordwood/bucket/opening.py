@@ -25,6 +25,13 @@ from cordwood.storage.meta import identity
 START_SECONDS = 60.0
 
 
+class BucketLag(NamedTuple):
+    """For how long something that is durable here is not in the bucket, and how many bytes that are."""
+
+    seconds: float
+    bytes: int
+
+
 def probe_store(store: ObjectStore, host: Host, pause: Callable[[int], None]) -> None:
     """Refuse a store that loses writes. *pause* waits between tries.
 
@@ -63,13 +70,6 @@ def open_standby(
 
 def _new_nonce() -> str:
     return process.new_nonce()[:NONCE_DIGITS]
-
-
-class BucketLag(NamedTuple):
-    """For how long something that is durable here is not in the bucket, and how many bytes that are."""
-
-    seconds: float
-    bytes: int
 
 
 class ShippedDirectory:
@@ -147,13 +147,13 @@ class ShippedDirectory:
         """How far the bucket is behind."""
         return self.session.shipper.status
 
-    def may_acknowledge(self) -> bool:
-        """Return whether no other process can have taken the log over: the lease lasts, or there is none."""
-        return self.session.shipper.may_acknowledge()
-
     def closing(self) -> None:
         """Limit how long anything waits for the bucket from now on: the directory is about to be closed."""
         self.session.shipper.give_up_after(CLOSE_SECONDS)
+
+    def may_acknowledge(self) -> bool:
+        """Return whether no other process can have taken the log over: the lease lasts, or there is none."""
+        return self.session.shipper.may_acknowledge()
 
     def _finish(self) -> None:
         """Ship what is left, for a limited time, and stop. With the lock of the directory held."""

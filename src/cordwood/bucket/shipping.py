@@ -41,6 +41,7 @@ from cordwood.bucket.ownership import (
     renew_claim,
     take_over,
 )
+from cordwood.bucket.patience import PatientStore
 from cordwood.bucket.state import (
     PAGE_BYTES_MAX,
     BodyBuilder,
@@ -52,8 +53,8 @@ from cordwood.bucket.state import (
     page_of,
     read_page,
 )
-from cordwood.disk import DiskJournal, Names, ReadableFiles, changed_bytes
-from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
+from cordwood.disk import DiskJournal, ReadableFiles, changed_bytes
+from cordwood.errors import BucketDamaged, LogClosed, OwnerFenced, StoreUnavailable
 from cordwood.host import Host, awake_and_asleep_ms
 
 Result = TypeVar("Result")
@@ -143,54 +144,6 @@ def apply_piece(tree: Tree, piece: LogPiece) -> None:
     key = piece_key(piece.header.seq)
     table, content_at = decode_body(key, piece.body)
     tree.apply(table, key, HEAD_SIZE + content_at)
-
-
-class PatientStore:
-    """A store whose refusals are no end: permissions and buckets come back, and until then there is only lag.
-
-    Any thread may call any method.
-    """
-
-    def __init__(self, inner: ObjectStore, warn: Callable[[str], None]) -> None:
-        self._inner = inner
-        self._warn = warn
-        #: The last refusal, until the store answers again.
-        self.refusal: BucketRefused | None = None
-
-    def get(self, key: str) -> Stored:
-        """See `ObjectStore.get`."""
-        return self._patiently(lambda: self._inner.get(key))
-
-    def get_range(self, key: str, start: int, size: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self._patiently(lambda: self._inner.get_range(key, start, size))
-
-    def create(self, key: str, data: bytes) -> str:
-        """See `ObjectStore.create`."""
-        return self._patiently(lambda: self._inner.create(key, data))
-
-    def replace(self, key: str, data: bytes, version: str) -> str:
-        """See `ObjectStore.replace`."""
-        return self._patiently(lambda: self._inner.replace(key, data, version))
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self._patiently(lambda: self._inner.delete(key))
-
-    def list(self, prefix: str, after: str = "") -> Names:
-        """See `ObjectStore.list`."""
-        return self._patiently(lambda: self._inner.list(prefix, after))
-
-    def _patiently(self, request: Callable[[], Result]) -> Result:
-        try:
-            result = request()
-        except BucketRefused as error:
-            if self.refusal is None:
-                self._warn(f"the store refuses to serve the bucket: {error}")
-            self.refusal = error
-            raise StoreUnavailable(str(error)) from error
-        self.refusal = None
-        return result
 
 
 class Shipper:
@@ -320,8 +273,9 @@ class Shipper:
             break
         self._journal.settle(cut)
         seq = self._add(body.data)
-        header, view = decode_piece(piece_key(seq), owner.last_piece)
-        self._fold(LogPiece(header, view, owner.previous, owner.last_piece))
+        data = owner.last_piece
+        header, view = decode_piece(piece_key(seq), data)
+        self._fold(LogPiece(header, view, owner.previous, data))
         before = self.status
         self.status = before._replace(
             seq=seq, pieces=before.pieces + 1, bytes=before.bytes + body.content_bytes, behind_since_ns=cut_ns

@@ -37,8 +37,9 @@ from cordwood.bucket.ownership import (
     read_identity,
     read_manifest,
 )
+from cordwood.bucket.patience import PatientStore
 from cordwood.bucket.replica import Replica, ignore
-from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, BucketState, PatientStore
+from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, BucketState
 from cordwood.bucket.state import BodyTable, BucketFiles, ObjectReader
 from cordwood.disk import Files, Lock, join
 from cordwood.errors import BucketRefused, LogClosed, ObjectMissing, OwnerFenced

@@ -210,3 +210,7 @@ __all__ = [
     "WrongEventLoop",
     "WrongStream",
 ]
+
+for _name in __all__:
+    # Tracebacks and Spark's messages name an exception by its public name, and pickles find it there.
+    globals()[_name].__module__ = __name__
