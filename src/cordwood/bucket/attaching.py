@@ -15,6 +15,7 @@ import msgspec
 
 from cordwood.bucket.fetching import fetch_file, sync_directories
 from cordwood.bucket.state import BucketFiles, Tree, TreeFile
+from cordwood.bucket.versions import VERSION_FILE, read_version
 from cordwood.disk import (
     DiskJournal,
     Files,
@@ -27,9 +28,8 @@ from cordwood.disk import (
     write_metadata,
 )
 from cordwood.errors import BucketRefused
+from cordwood.storage.meta import BUCKET_RECORD
 
-#: Where the directory says which bucket it is shipped to, and under which nonce.
-RECORD = "meta/bucket.json"
 #: Files up to this size are compared byte for byte, and so are larger ones of partitions that changed.
 COMPARED_BYTES = 1 << 20
 _QUARANTINE = "quarantine"
@@ -38,17 +38,22 @@ _QUARANTINE = "quarantine"
 class BucketRecord(msgspec.Struct, frozen=True):
     """The content of ``meta/bucket.json``.
 
-    ``nonces`` are those of this directory's ownerships, the newest last. It is not ``attached`` while files
-    of the bucket are fetched: a directory that has only some of them must never be shipped.
+    ``nonces`` are those of this directory's ownerships: of the last start that attached it, and of later
+    starts that failed. It is not ``attached`` while files of the bucket are fetched: a directory that has
+    only some of them must never be shipped.
     """
 
     broker_id: str
     nonces: tuple[str, ...]
     attached: bool
+    #: The bucket epoch under which the directory last became what another machine had shipped; 0 if never.
+    #: `storage.meta.read_takeover` reads it.
+    takeover: int = 0
 
 
 _DECODER = msgspec.json.Decoder(BucketRecord)
-#: How many nonces are kept: a takeover may fail after its nonce was recorded.
+#: How many nonces of failed starts are kept. A takeover may fail after its nonce was recorded, any number of
+#: times; such an owner ships nothing, so it may be forgotten.
 _NONCES_MAX = 64
 
 
@@ -65,7 +70,8 @@ def is_ignored(path: str) -> bool:
     )
 
 
-_IGNORED = frozenset({"meta/lock", "meta/clean", "meta/reserve", RECORD, f"{RECORD}.tmp", "tmp", _QUARANTINE})
+_MARKERS = ("meta/lock", "meta/clean", "meta/reserve", BUCKET_RECORD, f"{BUCKET_RECORD}.tmp", VERSION_FILE)
+_IGNORED = frozenset({*_MARKERS, "tmp", _QUARANTINE})
 _IGNORED_BELOW = ("meta/keys/checkpoint.key", f"{_QUARANTINE}/")
 
 
@@ -80,7 +86,7 @@ def read_record(files: Files, data: str) -> BucketRecord | None:
     Raises:
         MetadataDamaged: If that cannot be read.
     """
-    path = join(data, RECORD)
+    path = join(data, BUCKET_RECORD)
     return read_metadata(files, path, _DECODER) if files.exists(path) else None
 
 
@@ -95,19 +101,32 @@ def note_nonce(files: Files, data: str, broker_id: str, nonce: str, *, attached:
     before = read_record(files, data)
     if before is not None and before.broker_id != broker_id:
         reason = f"says that {data} is shipped to the log of {before.broker_id}; the bucket has {broker_id}"
-        raise BucketRefused(f"{join(data, RECORD)} {reason}")
+        raise BucketRefused(f"{join(data, BUCKET_RECORD)} {reason}")
     if before is None:
         before = BucketRecord(broker_id, (), attached)
-    nonces = (*before.nonces, nonce)[-_NONCES_MAX:]
-    write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, nonces=nonces))
+    # The first is that of the last start that succeeded. Without it the directory would seem to be another's.
+    nonces = (*before.nonces[:1], *before.nonces[1:][-_NONCES_MAX:], nonce)
+    write_metadata(files, join(data, BUCKET_RECORD), msgspec.structs.replace(before, nonces=nonces))
 
 
-def note_attached(files: Files, data: str, *, attached: bool) -> None:
-    """Record whether the directory has everything that the bucket had. Durable on return."""
+def note_fetching(files: Files, data: str) -> None:
+    """Record that the directory has only some files of the bucket from now on. Durable on return."""
     before = read_record(files, data)
-    assert before is not None, "a directory without a bucket is not attached"
-    if before.attached != attached:
-        write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, attached=attached))
+    assert before is not None, "files are fetched by an owner, whose nonce is recorded"
+    if before.attached:
+        write_metadata(files, join(data, BUCKET_RECORD), msgspec.structs.replace(before, attached=False))
+
+
+def note_attached(files: Files, data: str, takeover: int = 0) -> None:
+    """Record that the directory has everything that the bucket has. Durable on return.
+
+    *takeover* is the bucket epoch of the caller's ownership if another machine owned the log before.
+    """
+    before = read_record(files, data)
+    assert before is not None, "a directory is attached by an owner, whose nonce is recorded"
+    nonces, takeover = before.nonces[-1:], max(before.takeover, takeover)
+    after = msgspec.structs.replace(before, attached=True, nonces=nonces, takeover=takeover)
+    write_metadata(files, join(data, BUCKET_RECORD), after)
 
 
 @dataclass(slots=True)
@@ -132,10 +151,13 @@ class Attachment:
     # --- the directory is right -------------------------------------------------------------------
 
     def is_behind(self) -> bool:
-        """Return whether the directory lost what the bucket has: a log has fewer bytes, in the same state.
+        """Return whether the directory lost what the bucket has.
 
-        So an older copy of the directory is not taken for what continues the log.
+        It is an older copy of the directory, or a log has fewer bytes in the same state. Such a directory
+        does not continue the log.
         """
+        if read_version(self._files, self._data) < self._tree.at_ms:
+            return True
         for path, stored in self._tree.files():
             if not path.endswith(".log") or not self._files.exists(join(self._data, path)):
                 continue

@@ -8,7 +8,7 @@ readers need only the pieces since.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -50,7 +50,8 @@ from cordwood.bucket.state import (
     page_of,
     read_page,
 )
-from cordwood.disk import DiskJournal, Names, ReadableFiles, changed_bytes
+from cordwood.bucket.versions import read_version, write_version
+from cordwood.disk import DiskJournal, Files, Names, changed_bytes
 from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
 from cordwood.host import Host
 
@@ -175,7 +176,7 @@ class Shipper:
     def __init__(
         self,
         store: ObjectStore,
-        files: ReadableFiles,
+        files: Files,
         root: str,
         journal: DiskJournal,
         host: Host,
@@ -197,6 +198,9 @@ class Shipper:
         self._pieces: dict[str, bytes] = {}
         self._unbundled = 0
         self._condensed_ms = clock.now_ms()
+        self._files, self._root = files, root
+        #: The version that was written down last; see `versions`.
+        self._version = 0
         self._builder = BodyBuilder(files, root, journal, self._new_key, self._create)
         self._stopped = host.new_event()
         self._shipped = host.new_condition()
@@ -226,6 +230,7 @@ class Shipper:
             self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause
         )
         self._tree = tree
+        self._version = read_version(self._files, self._root)
         for piece in pieces:
             self._fold(piece)
         self._before = (current.manifest, [piece.header.nonce for piece in pieces if piece.body])
@@ -250,11 +255,29 @@ class Shipper:
                 return False
         return False
 
+    def is_preceded_by(self, nonces: Sequence[str]) -> bool:
+        """Return whether nobody but owners with *nonces* owned the log since the first of these did.
+
+        Those before the takeover are meant, also owners that shipped nothing.
+        """
+        assert self._before is not None, "nothing is known of earlier owners before the takeover"
+        for owner in reversed(self._before[0].owners):
+            if owner.nonce not in nonces:
+                return False
+            if owner.nonce == nonces[0]:
+                break
+        return True
+
     def _fold(self, piece: LogPiece) -> None:
         apply_piece(self._tree, piece)
         if piece.body:
             self._pieces[piece_key(piece.header.seq)] = piece.data
             self._unbundled += len(piece.data)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the ownership."""
+        return self._owned().epoch
 
     @property
     def lease_ms(self) -> int:
@@ -283,7 +306,9 @@ class Shipper:
         while True:
             self._created.clear()
             try:
-                body = self._builder.build(cut, self._clock.now_ms())
+                # Larger than any before, whatever the clock says.
+                version = max(self._clock.now_ms(), self._tree.at_ms + 1, self._version + 1)
+                body = self._builder.build(cut, version)
             except Disturbed:
                 # The changes since are durable too, and belong to the same piece.
                 self._orphans += self._created
@@ -292,6 +317,8 @@ class Shipper:
                 continue
             break
         self._journal.settle(cut)
+        write_version(self._files, self._root, version)
+        self._version = version
         seq = perform(self._store, add_piece(owner, body.data), self.pause)
         perform(self._store, confirm(owner), self.pause)
         data = owner.last_piece

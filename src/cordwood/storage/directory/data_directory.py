@@ -42,6 +42,7 @@ from cordwood.storage.meta import (
     SecurityStore,
     check_regular_directory,
     identity,
+    read_takeover,
 )
 from cordwood.storage.shared import SharedTopics
 from cordwood.storage.sink import NO_INTENTS, OpenIntents, Publisher
@@ -223,6 +224,7 @@ class DataDirectory:
             self.handles.urgently,
             self.failures.report,
             lambda: settings.broker.producer_id_expiration_ms,
+            takeover=read_takeover(self.files, self.path),
         )
 
     def _share_handles(self, opening: Opening) -> None:

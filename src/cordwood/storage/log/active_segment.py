@@ -77,6 +77,8 @@ class LogContext:
     """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
     unhashed: set[PartitionLog] = field(default_factory=set)
     """Logs that may have sealed segments without a SHA-256. Any thread adds and takes."""
+    takeover: int = 0
+    """The newest takeover of the directory from another machine; see `read_takeover`."""
 
 
 class Stores(NamedTuple):
