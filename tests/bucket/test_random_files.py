@@ -36,7 +36,7 @@ class InterruptedFiles(MemoryFiles):
         file = super().open(path, mode)
         if mode != "read" or self.meanwhile is None:
             return file
-        return InterruptedFile(file, self.meanwhile)  # type: ignore[return-value]
+        return InterruptedFile(file, self.meanwhile)
 
 
 class InterruptedFile:

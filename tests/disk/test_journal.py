@@ -22,7 +22,7 @@ class LateFiles(MemoryFiles):
         self.after: Callable[[], None] = lambda: None
 
     def open(self, path: str, mode: Mode) -> File:
-        return _LateFile(super().open(path, mode), self)  # type: ignore[return-value]
+        return _LateFile(super().open(path, mode), self)
 
     def rename(self, source: str, target: str) -> None:
         super().rename(source, target)

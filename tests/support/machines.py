@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from threading import Event
 
+import cordwood
 from cordwood.bucket import BucketOptions, ObjectStore, ShippingLimits
+from cordwood.bucket.ownership import list_all, perform, read_manifest
 from cordwood.bucket.session import BucketSession
 from cordwood.config.loading import load_broker_config
 from cordwood.disk import Files, MemoryFiles
@@ -14,12 +17,19 @@ from cordwood.kernels import INT32_MAX
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.storage.log import WritablePartition
 from support.clocks import ManualClock
-from support.shipped import new_nonce
+from support.shipped import never, new_nonce, read_bucket
 
 DATA = "/data"
 CONFIG = load_broker_config(environment={})[0]
 #: Nothing is written into pages unless the test says so, and what leaves is deleted at once.
 LIMITS = ShippingLimits(bytes_max=1 << 40, pieces_max=1 << 40, age_ms=1 << 40, keep_ms=0)
+
+
+class HurriedEvent(Event):
+    """An event that nobody waits for: the time between two tries of a request passes at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self.is_set()
 
 
 class Machine:
@@ -33,8 +43,11 @@ class Machine:
         self.session: BucketSession | None = None
         self.directory: DataDirectory | None = None
 
-    def start(self, *, bucket: bool = True) -> DataDirectory:
-        """Open the directory, with the bucket unless the test says otherwise; kills what was open before."""
+    def start(self, *, bucket: bool = True, patient: bool = True) -> DataDirectory:
+        """Open the directory, with the bucket unless the test says otherwise; kills what was open before.
+
+        Unless it is *patient*, the first request that is not answered makes it fail.
+        """
         self.kill()
         opening = Opening(
             self.files, DATA, CONFIG, clock=self.clock, uuid=self.uuid, node_name="host", secret=b"s" * 32
@@ -43,7 +56,11 @@ class Machine:
             self.directory = DataDirectory(opening)
             return self.directory
         options = BucketOptions(limits=LIMITS)
-        session = BucketSession(self.files, DATA, self.store, Host(self.clock), new_nonce(), options)
+        session = BucketSession(
+            self.files, DATA, self.store, Host(self.clock, new_event=HurriedEvent), new_nonce(), options
+        )
+        if not patient:
+            session.shipper.give_up_after(-1)
         opening = Opening(
             session.files,
             DATA,
@@ -89,6 +106,25 @@ class Machine:
         if self.directory is not None:
             self.directory.abandon()
         self.directory = self.session = None
+
+
+def values(files: Files, topic: str = "t", partition: int = 0, data: str = DATA) -> list[bytes | None]:
+    """Return the records of a partition, as somebody reads them who opens the directory beside its owner."""
+    with cordwood.open(data, files=files, read_only=True) as log:
+        return [record.value for record in log.topic(topic).read(partition)]
+
+
+def check_objects(store: ObjectStore) -> int:
+    """Check that the bucket has just the objects that its state needs; return how many those are."""
+    manifest = perform(store, read_manifest(), never).manifest
+    tree = read_bucket(store)
+    needed = {page.key for page in manifest.pages} | {each.key for each in manifest.departed}
+    needed |= {extent.key for _, file in tree.files() for extent in file.extents if extent.key}
+    there = [key for kind in ("b/", "m/") for key in perform(store, list_all(kind), never)]
+    assert set(there) == {key for key in needed if not key.startswith("w/")}
+    pieces = [int(key[2:]) for key in perform(store, list_all("w/"), never)]
+    assert all(seq >= manifest.floor for seq in pieces)
+    return len(there) + len(pieces)
 
 
 def frames(log: WritablePartition) -> list[tuple[int, int, bytes]]:

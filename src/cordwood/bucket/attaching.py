@@ -226,6 +226,7 @@ class Attachment:
     def fetch_differences(self) -> None:
         """Make the directory what the bucket says. Durable; what it had beyond that is in ``quarantine/``."""
         files, data = self._files, self._data
+        self._fetch_identity()
         kept = [path for path, is_directory in self._walk("") if not is_directory]
         for path in kept:
             stored = self._tree.find(path)
@@ -247,14 +248,25 @@ class Attachment:
                 remove_tree(files, join(data, path))
         sync_directories(files, data, wanted)
 
+    def _fetch_identity(self) -> None:
+        """Fetch ``broker.id``, durably, before anything else: a directory with topics and without it is refused.
+
+        Until all is fetched the directory is not attached, and cannot be opened without its bucket either.
+        """
+        path = "meta/broker.id"
+        if self._tree.find(path) is not None and not self._files.exists(join(self._data, path)):
+            fetch_file(self._source, path, self._files, join(self._data, path))
+            sync_directories(self._files, self._data, ["meta"])
+            self.report.fetched.append(path)
+
     def _quarantine(self, path: str, stored: TreeFile | None) -> None:
         """Keep what a local file has beyond the bytes that the bucket has of it, if it is a log."""
         if not path.endswith(".log"):
             return
         files, local = self._files, join(self._data, path)
         with contextlib.closing(files.open(local, "read")) as file:
-            start = 0 if stored is None else common_prefix(stored, file)
             size = file.size()
+            start = 0 if stored is None else self._same_up_to(path, common_prefix(stored, file), file)
             if not _has_content(file, start, size):
                 return
             name = f"{path.removeprefix('topics/').replace('/', '_')}.{start}.not-in-bucket"
@@ -272,6 +284,17 @@ class Attachment:
             files.sync_directory(join(self._data, _QUARANTINE))
             files.sync_directory(self._data)
             self.report.quarantined.append(target)
+
+    def _same_up_to(self, path: str, start: int, file: ReadableFile) -> int:
+        """Return up to where *file* has the bytes that the bucket has of it, which it does up to *start*."""
+        with contextlib.closing(self._source.open(path, "read")) as stored:
+            while ours := file.read_at(start, COMPARED_BYTES):
+                theirs = stored.read_at(start, len(ours))
+                if ours != theirs:
+                    same = zip(ours, theirs, strict=False)
+                    return start + next((n for n, (a, b) in enumerate(same) if a != b), len(theirs))
+                start += len(ours)
+        return start
 
     # --- both -------------------------------------------------------------------------------------
 

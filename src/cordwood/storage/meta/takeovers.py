@@ -7,7 +7,7 @@ import contextlib
 import msgspec
 
 from cordwood.disk import Files, join, read_metadata
-from cordwood.errors import MetadataDamaged
+from cordwood.errors import DirectoryRefused, MetadataDamaged
 
 #: Where a directory says which bucket it is shipped to. `bucket.attaching` writes it.
 BUCKET_RECORD = "meta/bucket.json"
@@ -15,6 +15,7 @@ BUCKET_RECORD = "meta/bucket.json"
 
 class _Record(msgspec.Struct, frozen=True):
     takeover: int = 0
+    attached: bool = True
 
 
 _DECODER = msgspec.json.Decoder(_Record)
@@ -27,8 +28,15 @@ def read_takeover(files: Files, data: str) -> int:
 
     Raises:
         MetadataDamaged: If the record of the bucket cannot be read.
+        DirectoryRefused: If only some files of the bucket were fetched. Opening it with the bucket goes on.
     """
-    return _read(files, join(data, BUCKET_RECORD))
+    record = _read(files, join(data, BUCKET_RECORD))
+    if not record.attached:
+        raise DirectoryRefused(
+            f"{data} has only some files of the log in its bucket, because fetching them was interrupted: "
+            "open it with the bucket"
+        )
+    return record.takeover
 
 
 def largest_takeover(files: Files, data: str) -> int:
@@ -44,9 +52,9 @@ def largest_takeover(files: Files, data: str) -> int:
     largest = 0
     for path in paths:
         with contextlib.suppress(MetadataDamaged):
-            largest = max(largest, _read(files, path))
+            largest = max(largest, _read(files, path).takeover)
     return largest
 
 
-def _read(files: Files, path: str) -> int:
-    return read_metadata(files, path, _DECODER).takeover if files.exists(path) else 0
+def _read(files: Files, path: str) -> _Record:
+    return read_metadata(files, path, _DECODER) if files.exists(path) else _Record()
