@@ -1,4 +1,4 @@
-"""Rebalances of a group of 1,000 members: how long they keep the event loop from everyone else at a time.
+"""Rebalances of a group of 1,000 members, and its changes of protocol: how long they keep the event loop.
 
 The figure is the longest turn of the loop, in CPU time of its thread: what a request of another client waits
 for. All members are connections of a process of their own.
@@ -18,6 +18,7 @@ from typing import Any
 
 import cordwood
 from benchmarks.measure import Figure
+from cordwood.broker.groups.consumer.embedded import encode_assignment
 from cordwood.host import process
 from cordwood.protocol.apis import ApiKey, decode_response, encode_request
 from cordwood.protocol.messages import groups, topics
@@ -107,8 +108,11 @@ class Member:
                 generation_id=self.generation,
                 member_id=self.id,
                 assignments=[
-                    groups.SyncGroupRequestAssignment(member_id=each.member_id, assignment=bytes(60))
-                    for each in joined.members
+                    groups.SyncGroupRequestAssignment(
+                        member_id=each.member_id,
+                        assignment=encode_assignment(1, {_NAMES[number % TOPICS]: [number // TOPICS]}),
+                    )
+                    for number, each in enumerate(joined.members)
                 ],
             )
             synced = await self.ask(ApiKey.SYNC_GROUP, 3, syncing)
@@ -147,10 +151,10 @@ class Member:
             self.owned = answer.assignment.topic_partitions
 
 
-async def connect(bootstrap: str) -> list[Member]:
-    """Return all members, connected."""
+async def connect(bootstrap: str, count: int = MEMBERS) -> list[Member]:
+    """Return *count* members, connected."""
     host, _, port = bootstrap.rpartition(":")
-    return [Member(*await asyncio.open_connection(host, int(port)), number) for number in range(MEMBERS)]
+    return [Member(*await asyncio.open_connection(host, int(port)), number) for number in range(count)]
 
 
 async def classic(bootstrap: str, name: str) -> None:
@@ -162,6 +166,19 @@ async def classic(bootstrap: str, name: str) -> None:
     with _measured(f"{name}: all join again"):
         await asyncio.gather(*(member.rebalance(name) for member in members[:-1]))
     await _disconnect(members)
+
+
+async def migration(bootstrap: str) -> None:
+    """Let a member of the consumer protocol join all members of the classic one, and leave again."""
+    members = await connect(bootstrap)
+    await asyncio.gather(*(member.join("migration") for member in members))
+    (new,) = await connect(bootstrap, 1)
+    new.id = "new"
+    with _measured("classic to consumer protocol"):
+        await new.beat("migration", "uniform")
+    with _measured("consumer to classic protocol"):
+        await new.beat("migration", "uniform", leave=True)
+    await _disconnect([*members, new])
 
 
 async def consumer(bootstrap: str, assignor: str) -> None:
@@ -204,7 +221,7 @@ async def _settle(members: Sequence[Member], assignor: str) -> None:
 
 
 def run() -> list[Figure]:
-    """Measure both protocols, and both assignors of the consumer protocol."""
+    """Measure both protocols, both assignors of the consumer protocol, and the change between protocols."""
     process.raise_handle_limit()
     figures = []
     with cordwood.Broker(config=SETTINGS) as broker:
@@ -232,6 +249,7 @@ def run() -> list[Figure]:
 async def _members(bootstrap: str) -> None:
     await _create_topics(bootstrap)
     await classic(bootstrap, "classic")
+    await migration(bootstrap)
     for assignor in ("uniform", "range"):
         await consumer(bootstrap, assignor)
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 COLOURS = ("#3e2a1c", "#7a4a24", "#b5763a", "#dcae6f", "#f1dfbd")
 ACKNOWLEDGED, KILL, BACK = "#7a4a24", "#b3261e", "#2e6b4f"
 
+#: How far a label is moved at a time if it would cover another.
+STEP_POINTS = 4
+
 console = Console(highlight=False)
 
 
@@ -118,6 +121,11 @@ def by_window(rows: Sequence[Row]) -> dict[datetime, int]:
 
 def draw(rows: Sequence[Row], killed: Killed, picture: Path) -> None:
     """Draw what was acknowledged and found again across the kill, and revenue by window and item."""
+    drawn(rows, killed).savefig(picture, dpi=120)
+
+
+def drawn(rows: Sequence[Row], killed: Killed) -> Any:
+    """Return the picture as a figure of matplotlib."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -130,7 +138,21 @@ def draw(rows: Sequence[Row], killed: Killed, picture: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     figure.tight_layout()
-    figure.savefig(picture, dpi=120)
+    set_apart(left)
+    return figure
+
+
+def set_apart(axes: Any) -> None:
+    """Move labels up until none covers another; one that would begin beside the picture is turned around."""
+    renderer = axes.figure.canvas.get_renderer()
+    taken: list[Any] = []
+    for label in axes.texts:
+        if label.get_window_extent(renderer).x0 < axes.bbox.x0:
+            label.set_horizontalalignment("left")
+        while any(label.get_window_extent(renderer).overlaps(box) for box in taken):
+            across, up = label.get_position()
+            label.set_position((across, up + STEP_POINTS))
+        taken.append(label.get_window_extent(renderer))
 
 
 def draw_kill(axes: Any, killed: Killed) -> None:
@@ -143,16 +165,22 @@ def draw_kill(axes: Any, killed: Killed) -> None:
     axes.set_ylim(0, top)
     axes.set_xlim(0, killed.back_at * 1.35)
     down = (killed.killed_at + killed.back_at) / 2
-    axes.text(down, top * 0.03, "down", color=KILL, ha="center")
+    axes.annotate("down", (down, 0), (0, 6), textcoords="offset points", color=KILL, ha="center")
     axes.hlines(killed.found, killed.killed_at, killed.back_at, color=BACK, linestyle=":", linewidth=1)
-    axes.annotate("kill -9", (killed.killed_at, counts[-1]), (6, 12), textcoords="offset points", color=KILL)
     axes.annotate(
         f"{killed.found:,}\nall there",
         (killed.back_at, killed.found),
-        (0, 12),
+        (6, 12),
         textcoords="offset points",
         color=BACK,
-        ha="center",
+    )
+    axes.annotate(
+        "kill -9",
+        (killed.killed_at, counts[-1]),
+        (-6, 12),
+        textcoords="offset points",
+        color=KILL,
+        ha="right",
     )
     axes.set_title("Acknowledged, and found again", loc="left")
     axes.set_xlabel("seconds")

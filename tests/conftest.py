@@ -20,6 +20,7 @@ settings.load_profile("any machine")
 COUNTING = (
     "tests/aio/",
     "tests/broker/",
+    "tests/bucket/",
     "tests/crash/",
     "tests/formats/test_records_as_frames.py",
     "tests/interchange/",

@@ -1,5 +1,6 @@
 """Run the sweeps and write what they counted into docs/results.md: `make results`.
 
+``python tests/results.py WORD`` runs the rows whose tests have WORD in their names; others stay as they are.
 Each row of the page is one `Sweep` below: which tests run, and which numbers of their output are added up.
 Seeds and limits come from the environment, as in any run of the tests.
 """
@@ -130,6 +131,59 @@ SWEEPS = (
         "cancelled calls",
     ),
     Sweep(
+        "A power cut after a cancelled call of the library for asyncio loses nothing that was acknowledged",
+        [f"{_CANCELLING}no_power_cut_after_a_cancelled_step_loses_an_acknowledged_record"],
+        DISKS,
+        "disks",
+    ),
+    Sweep(
+        "Bugs planted in the library for asyncio are caught by these cancellations and power cuts",
+        [f"{_CANCELLING}a_planted_bug_of_the_library_for_asyncio_is_caught"],
+        CAUGHT,
+        "planted bugs, all caught",
+    ),
+    Sweep(
+        "A power cut leaves an append to several segments, or a stream, as a whole or as what was promised "
+        "of it",
+        [
+            "tests/storage/log/test_spreading.py::"
+            "test_no_power_cut_in_such_an_append_loses_a_promised_record_or_leaves_more_than_a_prefix",
+            "tests/embedded/test_streams.py::"
+            "test_no_power_cut_loses_an_acknowledged_stream_or_shows_half_of_one",
+        ],
+        rf"(?:images checked\s+|, ){NUMBER}(?: disks|\n|$)",
+        "disks",
+    ),
+    Sweep(
+        "A power cut during a backup or a restore leaves all of it, nothing, or what the next one finishes",
+        [
+            "tests/storage/backup/test_backup.py::"
+            "test_a_power_cut_leaves_each_partition_as_it_was_as_it_is_now_or_between",
+            "tests/storage/backup/test_restore.py::"
+            "test_a_power_cut_leaves_all_of_it_or_nothing_and_the_next_restore_works",
+        ],
+        rf"{NUMBER} disks",
+        "disks",
+    ),
+    Sweep(
+        "A power cut while indexes are rebuilt leaves what the next run finishes",
+        [
+            "tests/storage/offline/test_reindex.py::"
+            "test_whatever_a_power_cut_leaves_the_next_run_finishes_and_nothing_stays_behind"
+        ],
+        DISKS,
+        "disks",
+    ),
+    Sweep(
+        "A power cut of a mirror loses nothing that was synced, and the next run doubles nothing",
+        [
+            "tests/mirror/test_mirrors.py::"
+            "test_a_power_cut_at_any_step_loses_nothing_that_was_synced_and_doubles_nothing"
+        ],
+        rf"{NUMBER} power cuts",
+        "power cuts",
+    ),
+    Sweep(
         "Bugs planted in the engine are caught by these power cuts",
         [
             "tests/crash/test_canaries.py",
@@ -225,6 +279,22 @@ SWEEPS = (
         "random steps",
     ),
     Sweep(
+        "Random tenants of one server with the same names for everything never meet, over restarts",
+        ["tests/server/test_tenant_histories.py::test_tenants_with_the_same_names_never_meet"],
+        rf"{NUMBER} operations",
+        "operations",
+    ),
+    Sweep(
+        "The checker of histories finds no fault in random sound histories, and each planted fault by its "
+        "name",
+        [
+            "tests/test_history_checker.py::test_random_histories_without_a_fault_are_sound",
+            "tests/test_history_checker.py::test_a_fault_planted_in_a_random_history_is_found_by_its_name",
+        ],
+        rf": {NUMBER} histories",
+        "histories",
+    ),
+    Sweep(
         "Mutated requests and responses give a message or a protocol error, in bounded memory",
         ["tests/protocol/test_protocol_fuzz.py"],
         rf"{NUMBER} mutated frames",
@@ -292,33 +362,36 @@ def row_of(sweep: Sweep, printed: Mapping[str, str]) -> str:
     return f"| {sweep.claim} | {cases:,} {unit} | {shown} | {tests} |"
 
 
-def table_of(printed: Mapping[str, str]) -> str:
-    """Return the table of all sweeps."""
+def table_of(printed: Mapping[str, str], run: Sequence[Sweep], page: str) -> str:
+    """Return the table of all sweeps; rows that were not *run* are as in *page*, if it has them."""
     head = "| What was tried | Cases | Seeds | Tests |\n|---|---|---|---|\n"
-    return head + "\n".join(row_of(sweep, printed) for sweep in SWEEPS)
+    kept = {line.split(" | ")[0].removeprefix("| "): line for line in page.splitlines() if "| " in line}
+    rows = [row_of(sweep, printed) if sweep in run else kept.get(sweep.claim, "") for sweep in SWEEPS]
+    return head + "\n".join(filter(None, rows))
 
 
-def main() -> int:
-    """Run every sweep and replace the table of the page."""
+def main(words: Sequence[str] = ()) -> int:
+    """Run every sweep, or those whose tests have one of *words* in their names; replace their rows."""
     counted, by_file = Counted(), defaultdict(list)
-    for sweep in SWEEPS:
+    run = [each for each in SWEEPS if not words or any(word in " ".join(each.tests) for word in words)]
+    for sweep in run:
         for test in sweep.tests:
             by_file[test.partition("::")[0]].append(test)
     chosen = [test for tests in by_file.values() for test in dict.fromkeys(tests)]
     status = pytest.main(["-q", "-p", "no:xdist", "-p", "no:cacheprovider", *chosen], plugins=[counted])
-    return write(counted, status)
+    return write(counted, status, run)
 
 
-def write(counted: Counted, status: int) -> int:
+def write(counted: Counted, status: int, run: Sequence[Sweep] = SWEEPS) -> int:
     """Replace the table of the page, if the run ended well; return the status to exit with."""
     if status or counted.failed:
         print(f"docs/results.md is unchanged, because these failed: {', '.join(counted.failed)}")
         return 1
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{table_of(counted.printed)}\n\n{END}{after}")
+    table, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{table_of(counted.printed, run, table)}\n\n{END}{after}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

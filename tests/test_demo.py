@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from datetime import datetime
+from itertools import combinations
 from pathlib import Path
 
+import pytest
+from pyspark.sql import Row
 from support.commands import environment
 from support.patience import SECONDS_MAX
 
@@ -69,3 +74,30 @@ def test_its_first_part_needs_neither_java_nor_a_compiler_and_loses_nothing(tmp_
     assert verified >= 2_000 + there
     assert rest.startswith("✓ Verified every byte: ")
     assert not os.listdir(programs)
+
+
+@pytest.mark.parametrize(
+    ("killed_at", "back_at", "found"),
+    [(5.05, 5.5, 12_345), (5.0, 9.0, 12_345), (0.2, 6.0, 900), (0.01, 0.02, 1), (3.0, 3.001, 1_234_567)],
+)
+def test_no_label_of_the_picture_covers_another(
+    killed_at: float, back_at: float, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short the broker was away, and however soon it was killed."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    demo, pipeline = importlib.import_module("demo"), importlib.import_module("demo_pipeline")
+    over_time = [(killed_at * step / 10, found * step // 10) for step in range(11)]
+    killed = demo.Killed(over_time=over_time, killed_at=killed_at, back_at=back_at, found=found)
+    items = ("axe", "saw", "maul", "wedge", "adze")
+    rows = [Row(start=datetime(2026, 1, 1, 12), item=item, revenue=7, orders=1) for item in items]
+    figure = pipeline.drawn(rows, killed)
+    left = figure.axes[0]
+    renderer = figure.canvas.get_renderer()
+    boxes = {text.get_text(): text.get_window_extent(renderer) for text in [*left.texts, left._left_title]}
+    assert set(boxes) == {"down", "kill -9", f"{found:,}\nall there", "Acknowledged, and found again"}
+    for (one, box), (other, beside) in combinations(boxes.items(), 2):
+        assert not box.overlaps(beside), (one, other)
+    for text, box in boxes.items():
+        assert left.bbox.x0 <= box.x0, text
+        assert box.x1 <= figure.axes[1].bbox.x0, text
+        assert box.y1 <= figure.bbox.y1, text

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.pages import fenced
 
 import cordwood
 from cordwood.formats import batch
@@ -19,7 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+    return [text for found, text in fenced(page.read_text()) if found == language]
 
 
 @pytest.mark.parametrize(

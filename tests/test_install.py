@@ -110,6 +110,64 @@ def test_the_smoke_test_and_the_release_know_every_extra_for_users() -> None:
     assert set(script("release").EXTRAS) == {"", *extras}
 
 
+def test_the_release_tries_each_python_that_runs_and_names_the_others(tmp_path: Path) -> None:
+    """A program of pyenv that only says that its version is not chosen is none."""
+
+    def program(name: str, script_: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script_}\n")
+        path.chmod(0o755)
+        return path
+
+    first = program("bin/python3.11", "echo 3.11")
+    program("bin/python3.12", "exit 127")
+    second = program("versions/3.12.1/bin/python3.12", "echo 3.12")
+    program("versions/3.13.0/bin/python3.13", "echo 3.9")
+    found = script("release").find_interpreters(
+        str(tmp_path / "bin"), [tmp_path / "versions", tmp_path / "no"]
+    )
+    assert found == {"3.11": first, "3.12": second, "3.13": None, "3.14": None}
+    classifiers = tuple(each.split("-*")[0] for each in PROJECT["tool"]["cibuildwheel"]["build"].split())
+    assert tuple(f"cp{version.replace('.', '')}" for version in script("release").VERSIONS) == classifiers
+
+
+def test_nothing_is_uploaded_before_the_links_of_the_description_lead_somewhere() -> None:
+    """The repository has no public address yet. Whoever uploads it first has to give one."""
+    problems = script("release").problems_of_urls
+    assert problems({"urls": {"Documentation": "https://a.example", "Repository": "https://b.example"}}) == []
+    lines = problems(PROJECT["project"])
+    assert lines == [
+        f"pyproject.toml has no {name} in [project.urls]" for name in ("Documentation", "Repository")
+    ]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "ops/release.py"), "--upload"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.splitlines()) == (1, lines)
+
+
+def test_a_server_that_cannot_sync_is_not_started_again_for_ever() -> None:
+    """systemd counts starts within an interval: its default of 10 s ends before the third."""
+    unit = (ROOT / "ops/systemd/cordwood.service").read_text()
+    sections = dict(re.findall(r"^\[(\w+)\]\n(.*?)(?=^\[|\Z)", unit, re.MULTILINE | re.DOTALL))
+
+    def number(section: str, name: str) -> int:
+        found = re.search(rf"^{name}=(\d+)$", sections[section], re.MULTILINE)
+        assert found is not None, f"{name} in [{section}]"
+        return int(found.group(1))
+
+    # systemd reads both limits in [Unit] alone.
+    burst, interval = number("Unit", "StartLimitBurst"), number("Unit", "StartLimitIntervalSec")
+    assert "StartLimit" not in sections["Service"]
+    # Every start may take as long as opening a large directory before it fails.
+    slowest_start = 60
+    assert interval > burst * (number("Service", "RestartSec") + slowest_start)
+    assert burst >= 2, "one bad moment is no reason to stay down"
+
+
 def test_the_smoke_test_passes_here(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "ops/smoke.py"), "--require", "signed"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

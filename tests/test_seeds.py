@@ -52,6 +52,37 @@ def test_a_call_that_no_seed_decides_is_found() -> None:
     assert unseeded_calls("import random\nx = random.Random(3).randrange(4)\ny = random.randrange(4)") == [3]
 
 
+def literal_seeds(source: str) -> list[int]:
+    """Return the lines where a literal seeds what is drawn, so that `CORDWOOD_SEED` does not decide it.
+
+    Bytes that only have to be incompressible may come from a literal: ``random.Random(3).randbytes(9)``.
+    """
+    tree = ast.parse(source)
+    fillers = {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "randbytes"
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "Random"
+        and any(isinstance(each, ast.Constant) for each in node.args)
+        and node not in fillers
+    ]
+
+
+def test_no_test_draws_what_the_seed_of_the_run_does_not_decide() -> None:
+    files = [file for file in sorted(TESTS.rglob("*.py")) if file.name != "test_seeds.py"]
+    found = {str(file.relative_to(TESTS)): literal_seeds(file.read_text()) for file in files}
+    assert {file: lines for file, lines in found.items() if lines} == {}
+
+
+def test_a_literal_seed_is_found() -> None:
+    assert literal_seeds("import random\na = random.Random(3)\nb = random.Random(3).randbytes(9)") == [2]
+    assert literal_seeds("import random\nb = random.Random(3).choices([1], k=2)\nc = random.Random(n)") == [2]
+
+
 def printed(seed: str | None) -> tuple[str, list[str]]:
     """Return the head of a run and what two random sweeps printed in it."""
     environment = {key: value for key, value in os.environ.items() if key != "CORDWOOD_SEED"}

@@ -17,6 +17,7 @@ from cordwood.telemetry import (
     FETCH_READ,
     LOOKED_UP,
     LOOKED_UP_EACH,
+    LOOKED_UP_OF_BUCKET,
     METRICS,
     PRODUCE_STORE,
     SPANS,
@@ -48,7 +49,7 @@ def collected(numbers: Telemetry) -> dict[tuple[str, tuple[tuple[str, str], ...]
 # Declarations
 
 
-ALL = (*METRICS, *LOOKED_UP, *LOOKED_UP_EACH)
+ALL = (*METRICS, *LOOKED_UP, *LOOKED_UP_OF_BUCKET, *LOOKED_UP_EACH)
 
 
 @pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
@@ -65,7 +66,7 @@ def test_every_declared_metric_and_span_is_listed_once() -> None:
     constants = vars(telemetry).values()
     assert {id(m) for m in constants if isinstance(m, Counter | Gauge | Histogram)} == {id(m) for m in ALL}
     assert {id(s) for s in constants if isinstance(s, Span)} == {id(s) for s in SPANS}
-    assert len({m.name for m in ALL}) == len(ALL) == 73
+    assert len({m.name for m in ALL}) == len(ALL) == 79
     assert len(METRICS) == 37
     assert len({s.name for s in SPANS}) == len(SPANS) == 2
 

@@ -6,7 +6,9 @@ from run to run.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,11 @@ def output_of(command: str, directory: str) -> list[str]:
     return [piece for line in run.stdout.splitlines() for piece in textwrap.wrap(line, COLUMNS) or [""]]
 
 
+def slower(command: str, slowdown: float) -> str:
+    """Return *command* with longer waits."""
+    return re.sub(r"sleep (\d+)", lambda found: f"sleep {math.ceil(int(found[1]) * slowdown)}", command)
+
+
 def drawn(lines: list[tuple[str, str]]) -> str:
     """Return lines, each with its class, as a picture."""
     width, height = COLUMNS * FONT * 0.61 + 32, len(lines) * LINE + 28
@@ -61,14 +68,22 @@ def drawn(lines: list[tuple[str, str]]) -> str:
     )
 
 
-def main() -> None:
-    """Run every command and write the picture."""
+def recorded(slowdown: float = 1.0) -> list[tuple[str, str]]:
+    """Run every command, and return the lines of the picture, each with its class.
+
+    The server gets the time that the picture says, *slowdown* times on a machine that is so much slower.
+    """
     lines: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory() as directory:
         for command in COMMANDS:
             lines.append(("command", f"$ {command}"))
-            lines += [("output", line) for line in output_of(command, directory)]
-    PICTURE.write_text(drawn(lines))
+            lines += [("output", line) for line in output_of(slower(command, slowdown), directory)]
+    return lines
+
+
+def main() -> None:
+    """Write the picture."""
+    PICTURE.write_text(drawn(recorded()))
 
 
 if __name__ == "__main__":

@@ -168,7 +168,3 @@ if not TYPE_CHECKING:
         if name in ("aio", "errors", "spark", "testing"):
             return importlib.import_module(f"cordwood.{name}")
         return _find(name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

@@ -11,6 +11,7 @@ from typing import Any
 def lazily(room: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a ``__getattr__`` for *room*: each name of *modules* is found in its module, and kept.
 
+    ``dir(room)`` has the names of its ``__all__``, loaded or not, unless it defines a ``__dir__`` itself.
     A type checker reads the names where the room imports them under ``TYPE_CHECKING``. Hide the
     ``__getattr__`` from it, or it accepts any name.
     """
@@ -22,4 +23,6 @@ def lazily(room: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[room], name, found)
         return found
 
+    door = vars(sys.modules[room])
+    door["__dir__"] = lambda: sorted(door["__all__"])
     return find

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pty
 import re
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 from support.commands import COMMAND, environment, said
 from support.patience import SECONDS_MAX
+
+from cordwood import Broker
+from cordwood.cli.output import progress_bar
 
 ESCAPE = "\x1b["
 
@@ -86,6 +90,35 @@ def test_progress_is_shown_on_a_terminal_only(data: Path, tmp_path: Path) -> Non
     assert "signing" in on_terminal("checkpoint", "create", "--data", data, both=False)
     # A program that reads the output gets nothing else, whatever standard error is.
     assert on_terminal("verify", data, "--json", both=False) == ""
+
+
+def test_export_and_mirror_say_how_much_there_is_to_do(data: Path, tmp_path: Path) -> None:
+    where = ["-t", "orders", "--data", data]
+    shown = on_terminal("export", tmp_path / "out", *where, "--to", "rustlog", both=False)
+    size = sum(segment.stat().st_size for segment in data.glob("topics/orders/0/segments/*.log"))
+    assert f"{size}/{size} bytes" in shown
+    with Broker(data) as broker:
+        copy = ["--from", broker.bootstrap, "--data", tmp_path / "copy"]
+        assert "1/1 offsets" in on_terminal("mirror", *copy, both=False)
+        # Everything is there, so there is nothing to show but that it works.
+        again = on_terminal("mirror", *copy, "--verify", both=False)
+    assert "mirroring" in again
+    for text in (shown, again):
+        assert "?" not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_a_total_that_nobody_knows_is_not_shown_as_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes of a topic in the shared log, for one."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr("sys.stderr", screen)
+    with progress_bar("exporting", 0) as show:
+        show(2048)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "exporting" in text
+    assert "2.0 kB" in text
+    assert "?" not in text
 
 
 def test_produce_on_a_terminal_asks_for_lines_until_ctrl_d(data: Path) -> None:

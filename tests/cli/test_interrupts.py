@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from support.commands import COMMAND, environment, run, said, started
-from support.patience import SECONDS_MAX
+from support.patience import SECONDS_MAX, until
+
+from cordwood.cli.interrupting import noting_interrupts
+from cordwood.testing import KafkaBroker
 
 LINE = "cordwood: interrupted\n"
 
@@ -115,3 +120,77 @@ def test_while_processes_verify(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=SECONDS_MAX)
     assert (process.returncode, errors) in ((130, LINE.encode()), (0, b"")), "0 if it was done first"
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",)], ids=["once", "following"])
+def test_while_a_mirror_waits_for_a_source_that_does_not_answer(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """It ends at once, and leaves no directory: nothing was copied."""
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = started("mirror", "--from", source, "--data", data, *options)
+        connection, _ = silent.accept()
+        with connection:
+            # Its first request is here, so it waits for the answer.
+            assert connection.recv(4)
+            process.send_signal(signal.SIGINT)
+            output = process.communicate(timeout=SECONDS_MAX)
+    assert (process.returncode, *output) == (130, b"", LINE.encode())
+    assert not data.exists()
+
+
+def test_while_nobody_is_there_to_mirror_from(tmp_path: Path) -> None:
+    """Refused connections are tried again until the time-out, and Ctrl-C is answered between them, too."""
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        source = f"127.0.0.1:{closing.getsockname()[1]}"
+        process = started("mirror", "--from", source, "--data", data)
+        connection, _ = closing.accept()
+    connection.close()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=SECONDS_MAX) == (b"", LINE.encode())
+    assert process.returncode == 130
+    assert not data.exists()
+
+
+def test_while_a_mirror_that_follows_waits_for_a_source_that_hangs(tmp_path: Path) -> None:
+    """Ctrl-C is how it is to end, so it says 0; it does not wait for the source for as long as it may."""
+    with KafkaBroker() as broker:
+        broker.create_topic("orders")
+        process = started(
+            "mirror", "--from", broker.bootstrap, "--data", tmp_path, "--follow", "--timeout", 600
+        )
+        catalogue = tmp_path / "meta" / "catalogue.log"
+        until(lambda: catalogue.exists() and b"orders" in catalogue.read_bytes(), "it has the topic")
+        broker.pause()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS_MAX)
+        assert (process.returncode, errors) == (0, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_work_that_does_not_end_by_itself_is_interrupted(number: int) -> None:
+    before = signal.getsignal(number)
+    seen = []
+
+    def work() -> None:
+        with noting_interrupts(grace_seconds=0.01) as stopped:
+            seen.append(stopped())
+            os.kill(os.getpid(), number)
+            seen.append(stopped())
+            threading.Event().wait(SECONDS_MAX)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert seen == [False, True]
+    assert signal.getsignal(number) is before
+
+
+def test_work_that_ends_by_itself_is_not_interrupted() -> None:
+    with noting_interrupts(grace_seconds=SECONDS_MAX) as stopped:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not stopped():
+            pass
+    assert "interrupts" not in [each.name for each in threading.enumerate()]

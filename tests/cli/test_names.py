@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from support.commands import environment, refused, run, said
+from support.topic_commands import NEW_OR_ELSEWHERE, READING, READING_WITH_SPARK
 
 import cordwood
 from cordwood import Broker
+from cordwood.cli import main
 from cordwood.errors import UnknownTopic
 from cordwood.tenancy import suggest
 from cordwood.wording import nearest
@@ -104,21 +107,31 @@ def test_a_command_like_no_other_is_refused_without_a_guess() -> None:
     assert "No such option" in run("--bake").stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "consume -e -t",
-        "topic describe",
-        "topic delete",
-        "verify -t",
-        "reindex -t",
-        "prove 0 -t",
-        "checkpoint create -t",
-        "export exported --to kafka -t",
-    ],
-)
+def commands_with_a_topic() -> set[str]:
+    """Return all commands that take the name of a topic."""
+    found: set[str] = set()
+
+    def walk(command: click.Command, context: click.Context, words: tuple[str, ...]) -> None:
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                walk(inner, click.Context(inner, info_name=name, parent=context), (*words, name))
+        elif any(each.name in ("topic", "topics") for each in command.params) or words[0] == "topic":
+            found.add(" ".join(words))
+
+    walk(main, click.Context(main), ())
+    return found - {"topic list"}
+
+
+def test_every_command_that_takes_a_topic_is_asked_for_a_mistyped_one() -> None:
+    asked = [*READING, *READING_WITH_SPARK, *NEW_OR_ELSEWHERE]
+    assert sorted(asked) == sorted(commands_with_a_topic())
+
+
+@pytest.mark.parametrize("command", READING)
 def test_a_mistyped_topic_is_answered_with_the_one_that_was_meant(data: Path, command: str) -> None:
-    sentence = refused(*command.split(), "ordres", "--data", data)
+    sentence = refused(*command.split(), *READING[command].split(), "--data", data)
     assert sentence.startswith("there is no topic ordres")
     assert sentence.endswith("; did you mean orders?")
 

@@ -12,6 +12,7 @@ import pytest
 from support.patience import SECONDS_MAX
 
 from cordwood.cli.pipeline import line
+from cordwood.cli.pipeline import run as run_command
 
 
 class Tracker:
@@ -64,3 +65,38 @@ def test_without_a_terminal_or_with_json_nothing_is_shown_and_spark_is_not_asked
     screen: io.StringIO, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shown(monkeypatch, screen, wanted=wanted) == ("", 0)
+
+
+EVENTS = (
+    "Flow spark_catalog.default.orders is QUEUED.",
+    "Flow spark_catalog.default.revenue is QUEUED.",
+    "Flow spark_catalog.default.orders is STARTING.",
+    "Run is RUNNING.",
+    "Flow spark_catalog.default.orders has COMPLETED.",
+)
+
+
+def flows_shown(monkeypatch: pytest.MonkeyPatch, screen: io.StringIO, *, wanted: bool) -> str:
+    """Return what a terminal shows of a run of two flows, one of which has ended."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr("sys.stderr", screen)
+    with run_command._flows_shown(shown=wanted) as tell:
+        for event in EVENTS:
+            tell(event)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+
+
+def test_a_declarative_pipeline_shows_how_many_of_its_flows_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = flows_shown(monkeypatch, Terminal(), wanted=True)
+    assert re.search(r"running .* 1/2 ", text), text
+    assert all(event in text for event in EVENTS)
+
+
+def test_a_declarative_pipeline_shows_messages_beside_json_and_nothing_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert flows_shown(monkeypatch, Terminal(), wanted=False).splitlines() == list(EVENTS)
+    assert flows_shown(monkeypatch, io.StringIO(), wanted=True) == ""

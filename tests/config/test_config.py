@@ -41,6 +41,8 @@ ONLY_OF_TOPICS = {
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
     "cordwood.timestamp.precision",
+    "cordwood.export.index.interval",
+    "cordwood.export.time.index",
 }
 SETTINGS = [*TOPIC_SETTINGS.values(), *BROKER_SETTINGS.values(), *LISTENER_SETTINGS.values()]
 every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
@@ -528,6 +530,9 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": ("7", 7),
     "transaction.remove.expired.transaction.cleanup.interval.ms": ("7", 7),
     "log.flush.offset.checkpoint.interval.ms": ("7", 7),
+    "cordwood.bucket": ("s3://logs/orders", "s3://logs/orders"),
+    "cordwood.bucket.interval.ms": ("70", 70),
+    "cordwood.bucket.lease.ms": ("7", 7),
     "log.retention.check.interval.ms": ("7", 7),
     "log.cleaner.enable": ("false", False),
     "log.cleaner.backoff.ms": ("7", 7),
@@ -550,6 +555,7 @@ BROKER_SAMPLES: dict[str, tuple[str, Any]] = {
     "cordwood.retention.wait.for.groups": ("true", True),
     "cordwood.retention.clock": ("timestamp", "timestamp"),
     "cordwood.timestamp.order": ("lift", "lift"),
+    "cordwood.remote.acks": ("true", True),
     "cordwood.chain": ("true", True),
     "cordwood.compaction.evidence.ms": ("3600000", 3_600_000),
     "log.cleaner.delete.retention.ms": ("7", 7),

@@ -15,11 +15,12 @@ from unittest.mock import patch
 
 import pytest
 from support.clocks import ManualClock
-from support.crashes import CrashCount, CrashImage, survives, violation_of
+from support.crashes import CrashCount, CrashImage, again, crash_images, survives, violation_of
 from support.disks import RecordingFiles
 from support.producing import DATA, Bench, Sent
 from support.transactions import committed_records, end_transaction, send_rows
 
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import CordwoodError
 from cordwood.index import AbortedIndex
 from cordwood.storage.log import PartitionLog
@@ -28,6 +29,7 @@ from cordwood.storage.maintenance.transactions import FollowedTransactions, Mark
 from cordwood.verify import verify_directory
 
 LIMIT = int(os.environ.get("CORDWOOD_CRASH_LIMIT", "1")) or None
+STRIDE = 1 if LIMIT is None else 40
 HOUR = 3_600_000
 SETTINGS = {
     "cleanup.policy": "compact",
@@ -168,6 +170,29 @@ def test_no_power_cut_of_compaction_changes_what_is_committed(workload: Run) -> 
     assert violation is None, violation
     print("\n".join(count.report()))
     count.require(60)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
+def test_no_power_cut_of_what_follows_a_power_cut_changes_what_is_committed(workload: Run) -> None:
+    """R3: opening after a cut, and the compaction after that, can be cut too."""
+    count, seconds = CrashCount(), 0
+    recording = RecordingFiles(MemoryFiles())
+    workload(recording)
+    for number, first in enumerate(crash_images(recording, limit_per_prefix=LIMIT)):
+        if number % STRIDE:
+            continue
+        seconds += 1
+        second = again(first)
+        bench = Bench(second, SETTINGS, ManualClock())
+        bench.open()
+        assert bench.data.maintenance.maintain_all(force=True).failures == ()
+        for cut in crash_images(second, limit_per_prefix=LIMIT, count=count):
+            try:
+                check(cut)
+            except Exception as error:
+                raise AssertionError(f"{violation_of(error, cut.kind, cut.prefix)}") from error
+    print("\n".join([f"{seconds} disks that recovery began with", *count.report()]))
+    count.require(10, kinds=())
 
 
 # --- planted bugs ---------------------------------------------------------------------------------

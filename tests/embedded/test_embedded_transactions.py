@@ -490,6 +490,89 @@ def test_a_failed_sync_fails_the_log_and_opening_finds_out(
         assert topic.last_stable_offset() == topic.high_watermark()
 
 
+# --- ids that are not used any more -----------------------------------------------------------------------
+
+
+KEPT = 8
+
+
+def transactions_of(log: Any) -> LogTransactions:
+    """Return the transactions of a log, also of an awaited one."""
+    inner = getattr(log, "_inner", None)
+    found: LogTransactions = (log if inner is None else inner._log).transactions()
+    return found
+
+
+def known_ids(log: cordwood.Log) -> tuple[int, int]:
+    """Return how many transactional ids are in memory, and how many of them the coordinator knows."""
+    transactions = transactions_of(log)
+    return len(transactions._ids), len(list(transactions._coordinator))
+
+
+def test_an_id_for_each_request_takes_no_memory_for_long(
+    log: cordwood.Log, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody finishes them in the background here. Ids are used again, also those that were forgotten."""
+    monkeypatch.setattr("cordwood.embedded.transactions.IDS_KEPT", KEPT)
+    topic = log.topic("t")
+    sizes = []
+    for number in range(200):
+        with log.transaction(f"request-{number % 150}") as tx:
+            tx.append(topic, b"%d" % number)
+        sizes.append(max(known_ids(log)))
+    assert max(sizes) <= 3 * KEPT, sizes
+    # Also if nothing is written, and if the log is told to finish everything.
+    for number in range(50):
+        log.transaction(f"nothing-{number}").abort()
+    assert transactions_of(log).finish_all()
+    assert max(known_ids(log)) <= 3 * KEPT
+    expected = [b"%d" % number for number in range(200)]
+    assert [record.value for record in topic.read()] == expected
+    again = reopened(log, files)
+    assert [record.value for record in again.topic("t").read()] == expected
+    again.close()
+
+
+def test_an_id_that_is_used_again_and_again_keeps_its_producer(
+    log: cordwood.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every producer is kept in the partitions for a day."""
+    monkeypatch.setattr("cordwood.embedded.transactions.IDS_KEPT", KEPT)
+    topic, producers = log.topic("t"), set[int]()
+    for number in range(100):
+        with log.transaction("billing") as tx:
+            tx.append(topic, b"bill")
+        producer = transactions_of(log)._ids["billing"].producer
+        assert producer is not None
+        producers.add(producer.producer_id)
+        for other in range(KEPT // 4):
+            with log.transaction(f"{number}-{other}") as tx:
+                tx.append(topic, b"other")
+    assert len(producers) == 1
+
+
+def test_a_transaction_in_use_is_never_forgotten_and_one_that_was_taken_over_is_too_late(
+    log: cordwood.Log, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cordwood.embedded.transactions.IDS_KEPT", KEPT)
+    topic = log.topic("t")
+    late, lasting = log.transaction("a", timeout_ms=1_000), log.transaction("b")
+    late.append(topic, b"late")
+    lasting.append(topic, b"lasting")
+    clock.advance(2_000)
+    with log.transaction("a") as tx:
+        tx.append(topic, b"taken over")
+    for number in range(10 * KEPT):
+        with log.transaction(f"request-{number}") as tx:
+            tx.append(topic, b"request")
+    assert "a" not in transactions_of(log)._ids
+    with pytest.raises(TransactionStateInvalid, match="taken over"):
+        late.commit()
+    lasting.commit()
+    values = [record.value for record in topic.read()]
+    assert (values[0], values[-1], len(values)) == (b"taken over", b"lasting", 10 * KEPT + 2)
+
+
 # --- threads and processes --------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from support.seeds import seed_or
 
 from cordwood.errors import FrameTooLarge, InvalidBatch, RecordsRejected, TimestampsRejected
 from cordwood.formats import batch
@@ -143,7 +144,11 @@ def test_a_batch_is_stored_in_the_codec_of_its_topic_and_nothing_else_of_it_chan
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
 def test_a_higher_level_compresses_further(compression: Compression) -> None:
-    words = random.Random(7).choices([b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta"], k=60_000)
+    seed = seed_or(7)
+    print(f"seed {seed}")
+    words = random.Random(seed).choices(
+        [b"alpha", b"beta", b"gamma", b"delta", b"epsilon", b"zeta"], k=60_000
+    )
     data = sent([(None, b" ".join(words))])
     low, high = {
         Compression.GZIP: (1, 9),

@@ -20,6 +20,7 @@ import pytest
 import zstandard
 from formats.writers import write_frame, write_kimberlite, write_laminarmq, write_rafka, write_rustlog
 from formats.writers.write_kimberlite import Event
+from support.seeds import seed_or
 
 import cordwood
 from cordwood.config.loading import load_broker_config
@@ -137,6 +138,33 @@ def test_a_directory_of_rustlog_comes_back_byte_for_byte(tmp_path: Path) -> None
     check_same(content(topic), tmp_path / "back", tmp_path / "new")
 
 
+@pytest.mark.parametrize("interval", [1, 7, 64, 4_096])
+def test_an_index_of_rustlog_comes_back_as_dense_as_it_was(interval: int, tmp_path: Path) -> None:
+    """The document leaves the interval open. Here 4,096 is more than any segment has."""
+    topic = write_rustlog.write(
+        tmp_path / "data", "logs", 0, rustlog_segments(0, [250, 101, 3]), interval=interval
+    )
+    write_rustlog.write(
+        tmp_path / "data", "logs", 1, [*rustlog_segments(4_000, [1, 300]), []], interval=interval
+    )
+    report = imported(tmp_path / "new", "rustlog", tmp_path / "data", "logs")
+    assert report.not_kept == ()
+    exported(tmp_path / "new", "rustlog", tmp_path / "back", "logs")
+    check_same(content(topic), tmp_path / "back", tmp_path / "new")
+
+
+def test_an_index_without_a_constant_interval_is_said_to_be_made_anew(tmp_path: Path) -> None:
+    topic = write_rustlog.write(tmp_path / "data", "t", 0, rustlog_segments(0, [250]), interval=10)
+    path = topic / "partitions" / "0" / f"{0:020d}.index"
+    path.write_bytes(path.read_bytes()[:16] + path.read_bytes()[32:])
+    report = imported(tmp_path / "new", "rustlog", tmp_path / "data", "t")
+    assert report.not_kept == (
+        "indexes with a distance between entries that changes, which an export makes anew: 1",
+    )
+    exported(tmp_path / "new", "rustlog", tmp_path / "back", "t")
+    assert len((tmp_path / "back" / "partitions" / "0" / path.name).read_bytes()) == 3 * 16
+
+
 # --- the broker with framed records ---------------------------------------------------------------------
 
 
@@ -155,6 +183,23 @@ def test_a_directory_of_framed_records_comes_back_byte_for_byte(tmp_path: Path) 
     write_frame.write(tmp_path / "data", "t", 1, [[]])
     imported(tmp_path / "new", "frame", tmp_path / "data", "t", cordwood_format="frame")
     assert [record.offset for record in records(tmp_path / "new", "t")] == list(range(5, 400))
+    exported(tmp_path / "new", "frame", tmp_path / "back", "t")
+    check_same(content(topic), tmp_path / "back", tmp_path / "new")
+
+
+@pytest.mark.parametrize("with_times", [True, False])
+@pytest.mark.parametrize("interval", [1, 7, 64, 4_096])
+def test_indexes_of_framed_records_come_back_as_dense_as_they_were(
+    interval: int, with_times: bool, tmp_path: Path
+) -> None:
+    rows: list[write_frame.FramedRow] = [
+        (offset, 1_700_000_000_000 + offset * (-7 if offset % 3 == 0 else 11), None, b"%d" % offset)
+        for offset in range(300)
+    ]
+    parts = [rows[:180], rows[180:181], rows[181:]]
+    topic = write_frame.write(tmp_path / "data", "t", 0, parts, interval=interval, with_times=with_times)
+    report = imported(tmp_path / "new", "frame", tmp_path / "data", "t")
+    assert report.not_kept == ()
     exported(tmp_path / "new", "frame", tmp_path / "back", "t")
     check_same(content(topic), tmp_path / "back", tmp_path / "new")
 
@@ -293,12 +338,44 @@ def test_a_kimberlite_log_that_a_topic_of_its_format_cannot_be_is_refused_with_w
         assert log.topics == ["orders@3"]
 
 
+def test_one_chain_of_several_tenants_and_streams_is_imported_tenant_by_tenant(tmp_path: Path) -> None:
+    """A topic of the format has a chain for each partition, so the advice is the native format."""
+    mixed = [Event(MICROSECONDS + i, b"event %d" % i, tenant=i % 2, stream=i // 2 % 2) for i in range(12)]
+    write_kimberlite.write(tmp_path / "data", [mixed], tenant=0, stream=0)
+    for name in ("t", "t@1"):
+        advice = r"one chain of the tenants 0, 1, .*leave cordwood.format out.*--tenant 0 and so on"
+        with pytest.raises(DirectoryRefused, match=advice):
+            imported(tmp_path / "new", "kimberlite", tmp_path / "data", name)
+    for tenant, name in enumerate(("t", "t@1")):
+        report = imported(
+            tmp_path / "new", "kimberlite", tmp_path / "data", name, tenant=tenant, retention_ms="-1"
+        )
+        assert report.records == 6
+        for stream in range(2):
+            found = [each.value for each in records(tmp_path / "new", name, stream)]
+            assert found == [each.data for each in mixed if (each.tenant, each.stream) == (tenant, stream)]
+
+
+@pytest.mark.parametrize("system", ["laminarmq", "kimberlite"])
+def test_the_directory_of_one_partition_comes_back_below_its_number(system: str, tmp_path: Path) -> None:
+    if system == "laminarmq":
+        write_laminarmq.write(tmp_path / "old", 0, [foreign_rows(20)])
+    else:
+        write_kimberlite.write(tmp_path / "old", kimberlite_segments([20]), tenant=0, stream=0)
+    original = {f"0/{name}": data for name, data in content(tmp_path / "old").items()}
+    imported(tmp_path / "new", system, tmp_path / "old", "t")
+    exported(tmp_path / "new", system, tmp_path / "back", "t")
+    check_same(original, tmp_path / "back", tmp_path / "new")
+
+
 # --- Rafka ----------------------------------------------------------------------------------------------
 
 
 def rafka_records(rows: int) -> list[tuple[int, str, int, bytes]]:
     """Return records of four topics of three tenants, two of them with the same name, in random order."""
-    chance = random.Random(7)
+    seed = seed_or(7)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     keys = [(0, "orders", 0), (0, "orders", 2), (7, "orders", 0), (7, "clicks", 1), (2**64 - 1, "far", 0)]
     return [(*chance.choice(keys), b"record %d" % i * (i % 6)) for i in range(rows)]
 

@@ -7,19 +7,28 @@ operations that a client is told it may do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import msgspec
 from support.authenticated import AuthenticatedClient
+from support.authorization_table import TABLE, Row
 from support.client_quotas import quotas_of
 from support.serving import RawClient
 from support.tenant_requests import LISTING, REACHING, Target, spoken
 
 from cordwood.protocol.apis import ApiKey
 from cordwood.protocol.error_codes import ErrorCode
-from cordwood.protocol.messages import controller, groups, metadata, producers, security, topics
+from cordwood.protocol.messages import (
+    authentication,
+    controller,
+    groups,
+    metadata,
+    producers,
+    security,
+    topics,
+)
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
 from cordwood.security import Operation, PatternType, Permission, ResourceType
 
@@ -166,8 +175,10 @@ class Case(NamedTuple):
     key: ApiKey
     version: int
     about: str
-    body: Callable[[bytes], Any]
-    """Makes the body for the topic's id."""
+    body: Callable[[bytes, str], Any]
+    """Makes the body for the topic's id and the principal that asks."""
+    everybody: bool = True
+    """Whether all principals ask: otherwise only those that have not authenticated."""
 
 
 def _auto_creation(name: str) -> Any:
@@ -185,6 +196,16 @@ def _creation(name: str) -> Any:
     return topics.CreateTopicsRequest(topics=[asked], validate_only=True)
 
 
+def _new_user(version: int) -> Any:
+    added = authentication.ScramCredentialUpsertion("somebody", 1, 4096, b"salt", bytes(32))
+    return authentication.AlterUserScramCredentialsRequest(upsertions=[added])
+
+
+def _deleted_user(version: int) -> Any:
+    deleted = authentication.ScramCredentialDeletion("nobody", 1)
+    return authentication.AlterUserScramCredentialsRequest(deletions=[deleted])
+
+
 #: Requests that neither name what is there nor list it.
 _MORE: Mapping[tuple[ApiKey, str], Callable[[int], Any]] = {
     (ApiKey.INIT_PRODUCER_ID, "idempotent"): lambda version: producers.InitProducerIdRequest(
@@ -200,7 +221,32 @@ _MORE: Mapping[tuple[ApiKey, str], Callable[[int], Any]] = {
         {"user": "somebody"}, {"producer_byte_rate": 1.0}, validate_only=True
     ),
     (ApiKey.UPDATE_FEATURES, "nothing"): lambda version: controller.UpdateFeaturesRequest(),
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "a new user"): _new_user,
+    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "a user that does not exist"): _deleted_user,
+    (ApiKey.API_VERSIONS, "versions"): lambda version: ApiVersionsRequest("test", "1"),
 }
+#: What is asked at a listener without authentication only: elsewhere it begins to authenticate again.
+_ANONYMOUSLY: Mapping[ApiKey, Any] = {
+    ApiKey.SASL_HANDSHAKE: authentication.SaslHandshakeRequest("PLAIN"),
+    ApiKey.SASL_AUTHENTICATE: authentication.SaslAuthenticateRequest(b"\0admin\0wrong"),
+}
+#: Rows of the table that are asked in other words here.
+OTHERWISE = {
+    "METADATA by id": "METADATA id of orders",
+    "METADATA of all": "METADATA everything",
+    "DELETE_TOPICS by id": "DELETE_TOPICS id of orders",
+    "INIT_PRODUCER_ID with an id": "INIT_PRODUCER_ID transactional",
+    "DESCRIBE_CONFIGS of the broker": "DESCRIBE_CONFIGS everything",
+    "DESCRIBE_TOPIC_PARTITIONS of all": "DESCRIBE_TOPIC_PARTITIONS everything",
+}
+#: Rows of the table that are not asked, and why.
+NOT_ASKED = {
+    "INIT_PRODUCER_ID in two phases": "version 6 is announced by neither broker",
+    "INCREMENTAL_ALTER_CONFIGS that truncates": "the setting is not Kafka's",
+    "INCREMENTAL_ALTER_CONFIGS that seals": "the setting is not Kafka's",
+}
+#: The row that is asked of brokers that create topics when they are named.
+CREATING = "METADATA of a new topic"
 #: Kafka never answers one who may not, if the list of users is null; and its users here have no such keys.
 _INSTEAD: Mapping[ApiKey, Callable[[int], Any]] = {
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: lambda version: security.DescribeUserScramCredentialsRequest(
@@ -259,27 +305,56 @@ def cases(common: Mapping[ApiKey, range]) -> Iterator[Case]:
     for (key, about), other in _MORE.items():
         for version in common.get(key, ()):
             yield Case(key, version, about, _plain(other, version))
+    for row in TABLE:
+        if row.what and str(row) not in {*OTHERWISE, *NOT_ASKED, CREATING}:
+            yield from _of_row(row, common)
+    for key, request in _ANONYMOUSLY.items():
+        for version in common.get(key, ()):
+            yield Case(key, version, "anonymously", _fixed(request), everybody=False)
+
+
+def _of_row(row: Row, common: Mapping[ApiKey, range]) -> Iterator[Case]:
+    """Yield the requests of a row of the table, of what there is and of what there is not."""
+    for version in common.get(row.key, ()):
+        if row.first <= version <= row.last:
+            for name, more in ((TOPIC, ""), (ABSENT_TOPIC, f" of {ABSENT_TOPIC}")):
+                yield Case(row.key, version, row.what + more, _reaching(row.body, name, version, MEMBER))
+
+
+def creations(common: Mapping[ApiKey, range]) -> Iterator[Case]:
+    """Yield the requests by which each principal names topics of its own that do not exist."""
+
+    def body(name: str, version: int) -> Callable[[bytes, str], Any]:
+        return lambda topic_id, who: _auto_creation(f"{name}-{version}-{who}")
+
+    for version in common[ApiKey.METADATA]:
+        for name in (TOPIC, "new"):
+            yield Case(ApiKey.METADATA, version, f"of a new topic like {name}", body(name, version))
 
 
 def _reaching(
     make: Callable[[Target, int], Any], name: str, version: int, member: str
-) -> Callable[[bytes], Any]:
-    def body(topic_id: bytes) -> Any:
+) -> Callable[[bytes, str], Any]:
+    def body(topic_id: bytes, who: str) -> Any:
         group = GROUP if name == TOPIC else f"{GROUP}-{name}"
         return make(Target(name, topic_id if name == TOPIC else bytes(range(16)), group, member), version)
 
     return body
 
 
-def _plain(make: Callable[[int], Any], version: int) -> Callable[[bytes], Any]:
-    return lambda topic_id: make(version)
+def _plain(make: Callable[[int], Any], version: int) -> Callable[[bytes, str], Any]:
+    return lambda topic_id, who: make(version)
+
+
+def _fixed(request: Any) -> Callable[[bytes, str], Any]:
+    return lambda topic_id, who: request
 
 
 # --- answers -----------------------------------------------------------------------------------------
 
 _NAMES = {"name", "topic", "topic_name", "group_id", "transactional_id", "key", "resource_name"}
 #: Lists in which brokers differ whatever one may do.
-_THEIR_OWN = {"configs", "nodes"}
+_THEIR_OWN = {"configs", "nodes", "supported_features", "finalized_features"}
 #: A group that was deleted before, or has no offsets left, is not there any more on one of the brokers.
 _SAME = {ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.NONE}
 #: Codes that ask the client to try again.
@@ -388,7 +463,7 @@ class Asked:
 
     def ask(self, principal: str, case: Case) -> Any:
         """Return the reduced answer."""
-        connection, body = self._connections[principal], case.body(self._topic_id)
+        connection, body = self._connections[principal], case.body(self._topic_id, principal)
         for _ in range(_TRIES):
             answer = connection.ask(case.key, body, case.version)
             if getattr(answer, "error_code", 0) not in _AGAIN:
@@ -397,10 +472,10 @@ class Asked:
             self.create()
         return reduced(answer)
 
-    def answers(self, common: Mapping[ApiKey, range]) -> dict[str, Any]:
+    def answers(self, asked: Iterable[Case]) -> dict[str, Any]:
         """Return the reduced answers to every request of every principal, by its name."""
         return {
             f"{case.key.name} {case.version} {case.about} {principal}": self.ask(principal, case)
-            for case in cases(common)
-            for principal in PRINCIPALS
+            for case in asked
+            for principal in (PRINCIPALS if case.everybody else ["anonymous"])
         }

@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka.admin
 import pytest
+from interop.apache_kafka import apache_kafka
 from interop.kcat import Kcat
 from interop.programs import java
 from interop.report import LOGINS, Report
 from interop.scenarios import CLIENTS, about, refusal, run_scenario
-from interop.six_steps import PARTITIONS, SixSteps, running_program
+from interop.six_steps import PARTITIONS, SCENARIO_SECONDS_MAX, SixSteps, running_program
+from support.patience import SECONDS_MAX
 from support.secure_clients import Login
 from support.secured import USERS, Secured
 
@@ -177,20 +181,59 @@ def test_a_user_without_acls_can_neither_create_a_topic_nor_produce(
             assert sentence in said(client, address, login, secured, tmp_path, step)
 
 
-def test_a_client_that_repeats_its_nonce_is_refused_as_apache_kafka_does(
-    secured: Secured, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    """librdkafka before 2.6.1, as kcat of Debian has it; the broker's log says what is wrong."""
-    version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", Kcat().version)
+@pytest.fixture
+def old_kcat() -> Kcat:
+    """kcat with librdkafka before 2.6.1, as Debian has it."""
+    kcat = Kcat()
+    version = re.search(r"librdkafka (\d+)\.(\d+)\.(\d+)", kcat.version)
     assert version is not None
     if tuple(map(int, version.groups())) >= NONCE_FIXED:
         pytest.skip(f"kcat has {version[0]}, which does not repeat its nonce")
-    address = secured.addresses["USERS"]
-    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        login = secured.login(mechanism)
-        assert f"{INVALID} {mechanism}" in said("kcat", address, login, secured, tmp_path)
-        reason = f"by {mechanism} at listener USERS: the client repeats its nonce, as librdkafka before 2.6.1"
-        assert reason in caplog.text
+    return kcat
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_client_that_repeats_its_nonce_is_refused_and_the_log_says_why(
+    mechanism: str, old_kcat: Kcat, secured: Secured, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    login = secured.login(mechanism)
+    assert f"{INVALID} {mechanism}" in said("kcat", secured.addresses["USERS"], login, secured, tmp_path)
+    reason = f"by {mechanism} at listener USERS: the client repeats its nonce, as librdkafka before 2.6.1"
+    assert reason in caplog.text
+
+
+def test_apache_kafka_refuses_a_client_that_repeats_its_nonce_too(old_kcat: Kcat, tmp_path: Path) -> None:
+    """With the words of ours; a newer librdkafka gets in with the same password."""
+    kafka: Any = confluent_kafka.admin
+    mechanisms = {
+        "SCRAM-SHA-256": kafka.ScramMechanism.SCRAM_SHA_256,
+        "SCRAM-SHA-512": kafka.ScramMechanism.SCRAM_SHA_512,
+    }
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    config = {
+        "sasl.enabled.mechanisms": ",".join(mechanisms),
+        **{f"listener.name.users.{each.lower()}.sasl.jaas.config": module for each in mechanisms},
+    }
+    with apache_kafka(tmp_path / "apache", config, {"USERS": "SASL_PLAINTEXT"}) as broker:
+        with kafka.AdminClient({"bootstrap.servers": broker.bootstrap}) as admin:
+            for each in mechanisms.values():
+                info = kafka.ScramCredentialInfo(each, 4096)
+                added = kafka.UserScramCredentialUpsertion("anna", info, b"secret")
+                admin.alter_user_scram_credentials([added])["anna"].result()
+        for mechanism in mechanisms:
+            settings = {
+                "bootstrap.servers": broker.addresses["USERS"],
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": mechanism,
+                "sasl.username": "anna",
+                "sasl.password": "secret",
+            }
+            with kafka.AdminClient(settings) as newer:
+                assert newer.list_topics(timeout=SECONDS_MAX).brokers
+            with Kcat(settings).start("-t", "orders", "-P") as process:
+                _, errors = process.communicate("record\n", SCENARIO_SECONDS_MAX)
+            assert process.returncode
+            assert f"{INVALID} {mechanism}" in errors
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from support.asking import Asking
@@ -23,7 +26,7 @@ from support.seeds import seed_or
 from support.transactional import RawTransactional, visible
 
 import cordwood
-from cordwood.disk import VolatileFiles
+from cordwood.disk import Files, VolatileFiles
 from cordwood.errors import CordwoodError
 from cordwood.formats import batch
 from cordwood.protocol import ApiKey
@@ -287,6 +290,167 @@ def test_records_that_the_source_deleted_before_they_were_copied_are_named(
     check_sound(files)
 
 
+@pytest.mark.parametrize("skips", [1, 2])
+def test_a_source_that_begins_within_a_batch_is_gone_on_with(
+    source: Broker, asking: Asking, skips: int
+) -> None:
+    """The batch is taken whole, with the records before the start of the source, which it still has."""
+    files = memory()
+    asking.create("orders")
+    send(source, "orders", range(10))
+    mirrored(files, source.bootstrap)
+    first = 10
+    for number in range(skips):
+        client = producer(source, linger_ms=500)
+        for i in range(30):
+            client.produce("orders", b"%d" % i, partition=0)
+        assert client.flush(60) == 0
+        delete_records(asking, "orders", 25 + 30 * number)
+        report = mirrored(files, source.bootstrap, skip_deleted=True, verify=True)
+        assert report.is_whole, report
+        first += 30
+        assert report.topics[0].partitions[0].end == first
+    send(source, "orders", range(5))
+    assert mirrored(files, source.bootstrap, verify=True).records == 5
+    with contextlib.closing(cordwood.open(DATA, files=files)) as log:
+        assert [each.offset for each in log.topic("orders").read()] == [*range(first + 5)]
+    check_sound(files)
+
+
+def truncate(broker: Broker, topic: str, end_offset: int) -> None:
+    """Truncate a partition of a running server, as ``cordwood topic truncate`` does."""
+    kafka: Any = confluent_kafka.admin
+    admin = kafka.AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    operation = json.dumps({"type": "truncate", "partition": 0, "end_offset": end_offset})
+    entry = kafka.ConfigEntry(
+        "cordwood.operation", operation, incremental_operation=kafka.AlterConfigOpType.SET
+    )
+    resource = kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+def test_a_source_that_is_truncated_and_grows_while_it_is_followed_is_not_continued(
+    source: Broker, asking: Asking
+) -> None:
+    """Its leader stays the same, and its end is beyond the one of the mirror when that asks again."""
+    files = memory()
+    asking.create("orders")
+    send(source, "orders", range(20))
+    before = raw(asking, "orders")
+    is_truncated = False
+    with contextlib.closing(opened(files)) as directory:
+
+        def stopped() -> bool:
+            nonlocal is_truncated
+            log = directory.partitions.find_own("orders", 0)
+            if not is_truncated and log is not None and log.log_end_offset == 20:
+                is_truncated = True
+                truncate(source, "orders", 10)
+                send(source, "orders", range(100, 130))
+            return log is not None and log.log_end_offset > 20
+
+        report = mirrored_into(directory, source.bootstrap, follow=True, stopped=stopped)
+    assert is_truncated
+    assert "orders-0: the source was truncated: it ends leader epoch 0 at offset 10" in failed(report)
+    assert stored(files, "orders") == before
+
+
+@pytest.mark.parametrize("size", [1, 5, 500])
+def test_a_mirror_that_was_compacted_here_is_continued_and_compared(
+    source: Broker, asking: Asking, size: int
+) -> None:
+    """What both sides still have is the same, also where batches of the source are gone here."""
+    files = memory()
+    asking.create("latest", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    client = producer(source, batch_num_messages=size, linger_ms=300)
+    for i in range(60):
+        client.produce("latest", b"v%d" % i, b"k%d" % (i % 2), 0)
+    assert client.flush(60) == 0
+    assert mirrored(files, source.bootstrap, verify=True).is_whole
+    with contextlib.closing(cordwood.open(DATA, files=files)) as log:
+        log.topic("latest").roll()
+        log.maintain()
+        left = [each.offset for each in log.topic("latest").read()]
+    assert len(left) < 10
+    report = mirrored(files, source.bootstrap, verify=True)
+    assert report.is_whole, report
+    assert report.check is not None
+    assert report.check.records == len(left)
+    send(source, "latest", range(5))
+    report = mirrored(files, source.bootstrap, verify=True)
+    assert (report.is_whole, report.records) == (True, 5)
+    check_sound(files)
+
+
+def test_a_record_that_differs_is_found_in_a_mirror_that_was_compacted_here(
+    source: Broker, asking: Asking
+) -> None:
+    files = memory()
+    asking.create("latest", 1, cleanup_policy="compact")
+    send(source, "latest", range(30), compression_type="none")
+    mirrored(files, source.bootstrap)
+    whole = stored(files, "latest")
+    changed = bytearray(whole[-1])
+    changed[-1] ^= 1
+    batch.seal(changed)
+    with contextlib.closing(opened(files)) as directory:
+        log = directory.partitions.find_own("latest", 0)
+        assert log is not None
+        log.truncate(batch.read_header(whole[-1]).base_offset)
+        log.append_kept(changed)
+        log.commit()
+    assert "is another one here" in failed(mirrored(files, source.bootstrap))
+
+
+def commit(broker: Broker, group: str, offset: int, note: str = "") -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition("orders", 0, offset, note)], asynchronous=False)
+    consumer.close()
+
+
+def committed(files: Files, group: str) -> tuple[int, str]:
+    with Broker(DATA, files=files) as here:
+        consumer = Consumer({"bootstrap.servers": here.bootstrap, "group.id": group, "log_level": 0})
+        (found,) = consumer.committed([TopicPartition("orders", 0)], timeout=60)
+        consumer.close()
+    return found.offset, found.metadata or ""
+
+
+def test_an_offset_that_a_group_has_committed_here_never_goes_back(source: Broker, asking: Asking) -> None:
+    """A later run names it, and takes the one of the source only if it is told to."""
+    files = memory()
+    asking.create("orders")
+    send(source, "orders", range(20))
+    commit(source, "billing", 4)
+    mirrored(files, source.bootstrap, groups=("*",))
+    assert committed(files, "billing") == (4, "")
+    with Broker(DATA, files=files) as here:
+        commit(here, "billing", 15)
+    commit(source, "billing", 6)
+    (report,) = mirrored(files, source.bootstrap, groups=("*",)).groups
+    assert (report.offsets, report.left_out) == (0, ("orders-0 is at 15 here, beyond 6",))
+    assert committed(files, "billing") == (15, "")
+    commit(source, "billing", 18)
+    mirrored(files, source.bootstrap, groups=("*",))
+    assert committed(files, "billing") == (18, "")
+    commit(source, "billing", 7)
+    (report,) = mirrored(files, source.bootstrap, groups=("*",), reset_groups=True).groups
+    assert (report.offsets, report.left_out) == (1, ())
+    assert committed(files, "billing") == (7, "")
+
+
+def test_a_changed_note_of_a_committed_offset_is_copied(source: Broker, asking: Asking) -> None:
+    files = memory()
+    asking.create("orders")
+    send(source, "orders", range(5))
+    for note in ("first", "second"):
+        commit(source, "billing", 4, note)
+        (report,) = mirrored(files, source.bootstrap, groups=("*",)).groups
+        assert report.offsets == 1
+        assert committed(files, "billing") == (4, note)
+
+
 def test_a_topic_that_grows_and_new_topics_are_found_while_it_follows(
     source: Broker, asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,7 +594,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced_and_doubles_nothi
 ) -> None:
     """After each cut only what was synced is there, and the next run completes it."""
     seed = seed_or(11)
-    print("seed", seed)
+    print(f"seed {seed}")
     monkeypatch.setattr("cordwood.mirror.copying.PART_BYTES", 2000)
     monkeypatch.setattr("cordwood.mirror.run.PART_BYTES", 2000)
     monkeypatch.setattr("cordwood.mirror.run._COMMIT_BYTES", 5000)

@@ -197,6 +197,48 @@ def test_a_new_leader_that_lost_what_was_copied_is_found_at_once() -> None:
     assert "it ends leader epoch 2 at offset 2, and the log here goes up to 3" in failed(report)
 
 
+def test_a_later_epoch_is_not_appended_before_the_source_has_said_where_the_earlier_one_ends() -> None:
+    """The log was truncated and has grown again, and metadata still has the leader of before."""
+    partition = ScriptedPartition([batch_at(0, [b"a", b"b"], epoch=2), batch_at(2, [b"c"], epoch=2)])
+    partition.epoch = 2
+    files = memory()
+    with scripted(partition) as source, contextlib.closing(opened(files)) as directory:
+        looks = 0
+
+        def grow(node: int, key: ApiKey) -> None:
+            nonlocal looks
+            looks += key is ApiKey.FETCH
+            if looks == 2:
+                partition.batches[1:] = [batch_at(2, [b"C"], epoch=5), batch_at(3, [b"d"], epoch=5)]
+                partition.epoch_end = 2
+
+        source.before = grow
+        report = mirrored_into(directory, source.bootstrap, follow=True, stopped=lambda: looks > 9)
+    assert "it ends leader epoch 2 at offset 2, and the log here goes up to 3" in failed(report)
+    assert looks < 9
+    assert [batch.read_header(each).next_offset for each in stored(files, "orders")] == [2, 3]
+
+
+def test_a_fenced_fetch_is_asked_again_with_the_new_epoch() -> None:
+    """The epochs of metadata and of the leader differ for a moment after an election."""
+    partition = ScriptedPartition(list(GOOD), epoch=4)
+    files = memory()
+    with scripted(partition) as source:
+        fetches = 0
+
+        def elect(node: int, key: ApiKey) -> None:
+            nonlocal fetches
+            fetches += key is ApiKey.FETCH
+            if key is ApiKey.FETCH and fetches == 1:
+                partition.epoch = 6
+
+        source.before = elect
+        report = mirrored(files, source.bootstrap)
+    assert report.is_whole
+    assert fetches > 1
+    assert stored(files, "orders") == GOOD
+
+
 @pytest.mark.parametrize("grown", [False, True])
 def test_a_source_that_was_truncated_between_two_runs_is_not_continued(grown: bool) -> None:
     files = memory()

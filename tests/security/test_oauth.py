@@ -33,6 +33,8 @@ NOW_S = 1_800_000_000
 RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 OTHER_RSA = RSAKey.generate_key(2048, {"kid": "rsa"})
 EC = ECKey.generate_key("P-256", {"kid": "ec"})
+EC_384 = ECKey.generate_key("P-384", {"kid": "ec-384"})
+EC_521 = ECKey.generate_key("P-521", {"kid": "ec-521"})
 CLAIMS = {"sub": "alice", "aud": "kafka", "iss": "https://issuer", "iat": NOW_S - 10, "exp": NOW_S + 600}
 TERMS = TokenTerms(audiences=("kafka", "other"), issuer="https://issuer", clock_skew_s=30)
 
@@ -45,7 +47,7 @@ def public(key: RSAKey | ECKey, **more: object) -> dict[str, Any]:
     return {**key.as_dict(private=False), **more}
 
 
-KEYS = key_set(public(RSA), public(EC))
+KEYS = key_set(public(RSA), public(EC), public(EC_384), public(EC_521))
 
 
 def token(
@@ -72,11 +74,76 @@ def refused(text: str, terms: TokenTerms = TERMS, keys: WebKeys = KEYS) -> str:
     [
         *((f"{family}{bits}", RSA, "rsa") for family in ("RS", "PS") for bits in (256, 384, 512)),
         ("ES256", EC, "ec"),
+        ("ES384", EC_384, "ec-384"),
+        ("ES512", EC_521, "ec-521"),
         ("RS256", RSA, None),
     ],
 )
 def test_a_token_of_a_known_key_has_a_subject_and_an_end(alg: str, key: Any, kid: str | None) -> None:
     assert check(token(None, alg, key, kid)) == TokenSubject("alice", (NOW_S + 600) * 1000)
+
+
+# --- RFC 7515, appendix A -----------------------------------------------------------------------------
+
+RFC_KEYS = {
+    "RS256": {
+        "kty": "RSA",
+        "n": "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt"
+        "0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSX"
+        "ndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5"
+        "IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
+        "e": "AQAB",
+    },
+    "ES256": {
+        "kty": "EC",
+        "crv": "P-256",
+        "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+        "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+    },
+    "ES512": {
+        "kty": "EC",
+        "crv": "P-521",
+        "x": "AekpBQ8ST8a8VcfVOTNl353vSrDCLLJXmPk06wTjxrrjcBpXp5EOnYG_NjFZ6OvLFV1jSfS9tsz4qUxcWceqwQGk",
+        "y": "ADSmRA43Z1DSNx_RvcLI87cdL07l6jQyyBXMoxVg_l2Th-x3S1WDhjDly79ajL4Kkd0AZMaZmh9ubmf63e3kyMj2",
+    },
+}
+RFC_CLAIMS = "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ"
+RFC_TOKENS = {
+    "RS256": f"eyJhbGciOiJSUzI1NiJ9.{RFC_CLAIMS}."
+    "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W"
+    "2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkS"
+    "jtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnv"
+    "Wh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw",
+    "ES256": f"eyJhbGciOiJFUzI1NiJ9.{RFC_CLAIMS}."
+    "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
+    "ES512": "eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA."
+    "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7Xdt"
+    "AG8GaSwFKdCAPZgoXD2YBJZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn",
+}
+#: What these tokens lack as tokens of Kafka is said after their signature was found right.
+RFC_LACKS = {
+    "RS256": "the claim 'iat' is missing",
+    "ES256": "the claim 'iat' is missing",
+    "ES512": "the claims are not JSON",
+}
+
+
+@pytest.mark.parametrize("alg", RFC_TOKENS)
+def test_the_signatures_of_rfc_7515_are_right_with_its_keys_and_wrong_otherwise(alg: str) -> None:
+    """Appendix A.2, A.3 and A.4."""
+    text, keys = RFC_TOKENS[alg], key_set(RFC_KEYS[alg])
+    terms = TokenTerms(issuer=None, subject_claim="iss")
+    assert refused(text, terms, keys) == RFC_LACKS[alg]
+    signed, _, signature = text.rpartition(".")
+    flipped = "B" if signature[10] == "A" else "A"
+    assert (
+        refused(f"{signed}.{signature[:10]}{flipped}{signature[11:]}", terms, keys)
+        == "the signature is wrong"
+    )
+    header, _, payload = signed.partition(".")
+    assert refused(f"{header}.{payload[:-2]}AA.{signature}", terms, keys) == "the signature is wrong"
+    other = key_set(public(RSA if alg == "RS256" else EC if alg == "ES256" else EC_521))
+    assert refused(text, terms, other) == "the signature is wrong"
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from support.clocks import ManualClock
 
 from cordwood.broker.audit import DETAILS_MAX, TEXT_MAX, AuditEvent, AuditKind, AuditOutcome
 from cordwood.errors import DiskFull, FrameTooLarge, StorageError
 from cordwood.server.audit import Audit
-from cordwood.server.audit.audit import COLLECTED_MAX, WAITING_MAX
+from cordwood.server.audit.audit import WAITING_MAX
+from cordwood.server.audit.collecting import COLLECTED_MAX
 from cordwood.telemetry import AUDIT_EVENTS, AUDIT_LOST, Telemetry
 
 Then = Callable[[Exception | None], None]
@@ -73,10 +75,35 @@ class Logged:
             )
         )
 
-    def deny(self, name: str) -> None:
+    def deny(self, name: str, principal: str = "", org: int = 0) -> None:
         self.audit.note(
-            AuditEvent(event=AuditKind.DENIED, outcome=AuditOutcome.DENIED, api="X", resource=name)
+            AuditEvent(
+                event=AuditKind.DENIED,
+                outcome=AuditOutcome.DENIED,
+                api="X",
+                org=org,
+                principal=principal,
+                resource=name,
+            )
         )
+
+    def fail_login(self, name: str, host: str) -> None:
+        self.audit.note_authentication(
+            org=0,
+            principal=f"User:{name}",
+            host=host,
+            listener="USERS",
+            api="SaslAuthenticate",
+            mechanism="PLAIN",
+            error="SASL_AUTHENTICATION_FAILED",
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what was collected in a second."""
+        self.loop.go()
+        while self.topic.under_way:
+            self.topic.end()
+        return self.topic.stored
 
     def names(self) -> list[str]:
         return [row["resource"] for row in self.topic.stored]
@@ -168,21 +195,63 @@ def test_clients_without_rights_cannot_fill_the_disk_nor_push_changes_out() -> N
 def test_strangers_cannot_keep_what_known_clients_try_off_the_record() -> None:
     log = Logged()
     for number in range(50_000):
-        log.audit.note_authentication(
-            org=0,
-            principal=f"User:{number}",
-            host="10.0.0.1",
-            listener="USERS",
-            api="SaslAuthenticate",
-            mechanism="PLAIN",
-            error="SASL_AUTHENTICATION_FAILED",
-        )
+        log.fail_login(str(number), "10.0.0.1")
     log.deny("payments")
     log.loop.go()
     log.topic.end()
-    assert log.names()[-1] == "payments"
+    assert "payments" in log.names()
     assert len(log.topic.stored) == COLLECTED_MAX + 1
     assert sum(row["lost"] for row in log.topic.stored) == 50_000 - COLLECTED_MAX
+
+
+@pytest.mark.parametrize("before", [0, 1, 99, 100, 5000])
+def test_no_client_keeps_what_another_one_tries_off_the_record(before: int) -> None:
+    """Whoever comes first; and what is missing is said with the last record of who caused it."""
+    log = Logged()
+    for number in range(before):
+        log.deny(f"noise-{number}", "User:mallory")
+    log.deny("payroll", "User:alice")
+    for number in range(before, 5000):
+        log.deny(f"noise-{number}", "User:mallory")
+    rows = log.rows()
+    assert [row["resource"] for row in rows if row["principal"] == "User:alice"] == ["payroll"]
+    assert len(rows) == COLLECTED_MAX
+    assert sum(row["lost"] for row in rows) == 5001 - COLLECTED_MAX
+    omitted = [(row["principal"], row["omitted"]) for row in rows if row["omitted"]]
+    assert omitted == [("User:mallory", 5001 - COLLECTED_MAX)]
+
+
+def test_no_org_keeps_what_another_one_tries_off_the_record() -> None:
+    """Not even with a thousand principals."""
+    log = Logged()
+    for number in range(1000):
+        log.deny("noise", f"User:{number}", org=7)
+    for number in range(40):
+        log.deny(f"payroll-{number}", "User:alice", org=8)
+    rows = log.rows()
+    assert len([row for row in rows if row["org"] == 8]) == 40
+    assert len(rows) == COLLECTED_MAX
+    assert sum(row["lost"] for row in rows) == 1040 - COLLECTED_MAX
+
+
+def test_principals_share_the_record_equally_and_each_is_told_what_is_missing_of_it() -> None:
+    log = Logged()
+    for number in range(1000):
+        for name in "abcde":
+            log.deny(str(number), name)
+    rows = log.rows()
+    for name in "abcde":
+        of_it = [row for row in rows if row["principal"] == name]
+        assert abs(len(of_it) - COLLECTED_MAX // 5) <= 1
+        assert [row["omitted"] for row in of_it] == [0] * (len(of_it) - 1) + [1000 - len(of_it)]
+
+
+def test_failed_logins_are_shared_by_addresses_because_anybody_can_claim_any_name() -> None:
+    log = Logged()
+    for number in range(5000):
+        log.fail_login(str(number), "10.0.0.1")
+    log.fail_login("admin", "10.0.0.2")
+    assert [row["principal"] for row in log.rows() if row["host"] == "10.0.0.2"] == ["User:admin"]
 
 
 def test_a_long_text_of_a_client_is_shortened_and_large_details_are_left_out() -> None:

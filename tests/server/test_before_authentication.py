@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import socket
 import ssl
@@ -11,20 +12,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from joserfc.jwk import RSAKey
 from server.test_tls import LISTEN, TlsClient, connections_of, eventually, settings
 from support.authorities import client_context
 from support.clocks import ManualClock
 from support.openssl_client import OpensslClient, openssl_client
 from support.serving import RawClient, serving
 
+from cordwood.config import BrokerConfig
 from cordwood.protocol.apis import ApiKey, encode_request
 from cordwood.protocol.messages.api_versions import ApiVersionsRequest
+from cordwood.protocol.messages.authentication import SaslAuthenticateRequest, SaslHandshakeRequest
 from cordwood.server.broker import Broker
 from cordwood.server.connections.client_hello import HELLO_BYTES_MAX, HelloRefused, whole_hello
 from cordwood.server.connections.entrance import Entrance
 
 STRANGERS = 2000
+#: The most memory of a connection before authentication, in bytes: of all that may be open, on average.
 GROWTH_BYTES_MAX = 32 << 10
+OPEN_MAX = BrokerConfig().unauthenticated_max
 
 
 def hello() -> bytes:
@@ -64,9 +70,9 @@ def is_closed(stranger: socket.socket) -> bool:
     try:
         while stranger.recv(65536):
             pass
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError):
         return False
-    except ConnectionError:
+    except (ConnectionError, ssl.SSLError):
         return True
     return True
 
@@ -113,12 +119,115 @@ def test_2000_strangers_take_little_memory_and_others_are_served(
                 # By now the server has accepted all of them: it accepts in order. While everyone who may have
                 # begun to authenticate did so within a second, it closes a new connection: clients try again.
                 eventually(lambda: is_served(server.bootstrap, context))
-                growth = (server.rss_anon() - before) / STRANGERS
+                growth = (server.rss_anon() - before) / OPEN_MAX
                 left = sum(not is_closed(each) for each in made)
-            print(f"{growth / 1024:.1f} KiB for each of {STRANGERS} strangers, of whom {left} are left")
+            print(f"{growth / 1024:.1f} KiB for each of {OPEN_MAX} that may be open; {left} of them are")
             assert growth <= GROWTH_BYTES_MAX
-            assert left <= 1000
+            assert left <= OPEN_MAX
             client.greet()
+
+
+def message(key: ApiKey, body: object, version: int) -> bytes:
+    return b"".join(map(bytes, encode_request(key, version, 1, None, body)))
+
+
+SHAKE = message(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism="PLAIN"), 1)
+WRONG = message(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest(auth_bytes=b"\0nobody\0" + b"x" * 2000), 2)
+VERSIONS = message(ApiKey.API_VERSIONS, ApiVersionsRequest(), 0)
+#: What strangers send to a listener with SASL before they wait, and whether they are still connected then.
+WITHIN_SASL = {
+    "nothing": (b"", True),
+    "a handshake": (SHAKE, True),
+    "a part of a request": (SHAKE + struct.pack(">i", 2560) + WRONG[4:44] + b"x" * 2400, True),
+    "a refused password": (SHAKE + WRONG, True),
+    "requests sent ahead": (SHAKE + WRONG + VERSIONS * 1700, False),
+    "a part of a large request": (SHAKE + struct.pack(">i", 23_000) + WRONG[4:44] + b"x" * 20_000, False),
+}
+
+
+@pytest.mark.parametrize("sent", WITHIN_SASL)
+@pytest.mark.parametrize("listen", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_stranger_within_sasl_takes_little_memory(
+    tmp_path: Path, handles: None, listen: str, sent: str
+) -> None:
+    """Measured for each connection that is open: none of them makes room here."""
+    first, stays = WITHIN_SASL[sent]
+    growth, left, count = grown(tmp_path, listen, first)
+    print(f"{growth / 1024:.1f} KiB for each of {count} strangers, of whom {left} are left")
+    assert growth <= GROWTH_BYTES_MAX
+    assert left == (count if stays else 0)
+
+
+def test_a_client_after_the_handshake_takes_little_memory(tmp_path: Path, handles: None) -> None:
+    """At a listener with TLS alone."""
+    growth, left, count = grown(tmp_path, "SSL", b"")
+    print(f"{growth / 1024:.1f} KiB for each of {count} clients")
+    assert growth <= GROWTH_BYTES_MAX
+    assert left == count
+
+
+def grown(directory: Path, listen: str, first: bytes, count: int = 400) -> tuple[float, int, int]:
+    """Return the memory that each of *count* clients takes that send *first*, how many stay, and *count*.
+
+    With TLS, they finish the handshake before.
+    """
+    config = settings(directory) | {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "connection.failed.authentication.delay.ms": "600000",
+        "cordwood.authentication.timeout.ms": "600000",
+        "cordwood.unauthenticated.connections.max": str(4 * count),
+    }
+    context = client_context(directory) if "SSL" in listen.split("_") else None
+    with serving(directory / "data", config, f"{listen}://localhost:0") as server:
+
+        def come(number: int) -> list[socket.socket]:
+            made = [stack.enter_context(connected(server.address, context)) for _ in range(number)]
+            for each in made:
+                with contextlib.suppress(OSError):
+                    each.sendall(first)
+            # The server takes connections in order, and processes what this one sends after what they sent.
+            with connected(server.address, context) as last:
+                last.sendall(VERSIONS)
+                assert last.recv(1)
+            return made
+
+        with contextlib.ExitStack() as stack:
+            come(40)
+            before = server.rss_anon()
+            made = come(count)
+            growth = (server.rss_anon() - before) / count
+            return growth, sum(not is_closed(each) for each in made), count
+
+
+def connected(address: tuple[str, int], context: ssl.SSLContext | None) -> socket.socket:
+    plain = socket.create_connection(address, 60)
+    return plain if context is None else context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_a_token_may_be_larger_where_tokens_are_enabled(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    key = RSAKey.generate_key(2048, {"kid": "a"})
+    keys.write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
+    config = settings(tmp_path) | {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "connection.failed.authentication.delay.ms": "1",
+    }
+    for listen in ("SASL_PLAINTEXT", "SASL_SSL"):
+        context = client_context(tmp_path) if listen == "SASL_SSL" else None
+        with Broker(listen=f"{listen}://localhost:0", config=config) as broker:
+            for size, taken in ((16_000, True), (17_000, False)):
+                shake = message(ApiKey.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism="OAUTHBEARER"), 1)
+                token = SaslAuthenticateRequest(auth_bytes=b"x" * size)
+                with connected(address_of(broker.bootstrap), context) as client:
+                    client.sendall(shake)
+                    assert client.recv(1000)
+                    client.sendall(message(ApiKey.SASL_AUTHENTICATE, token, 2))
+                    try:
+                        answer = client.recv(1000)
+                    except OSError:
+                        answer = b""
+                    assert (b"Authentication failed" in answer) is taken, answer
 
 
 @pytest.mark.parametrize("limit", ["handles", "connections"])
@@ -321,9 +430,9 @@ def test_those_who_have_begun_get_a_second_for_it() -> None:
     assert len(only.reasons) == 1
 
 
-def test_half_of_them_may_have_begun() -> None:
+def test_two_in_five_of_them_may_have_begun() -> None:
     """A handshake takes ten times the memory of a connection that says nothing."""
-    entrance = Entrance(4, 1000)
+    entrance = Entrance(5, 1000)
     first, second, third = (Stranger(began) for began in (0, 7, 8))
     for each in (first, second, third):
         entrance.enter(each)

@@ -34,6 +34,19 @@ def test_calls_run_in_their_order_and_few_in_each_turn(count: int) -> None:
     assert all(len(turn) <= EACH_TURN for turn in seen)
 
 
+def test_a_long_call_runs_in_a_later_turn_and_in_order() -> None:
+    async def run() -> list[str]:
+        turns, ran = Turns(asyncio.get_running_loop()), list[str]()
+        turns.run_later(partial(ran.append, "long"))
+        turns.run(partial(ran.append, "after it"))
+        assert ran == []
+        while len(ran) < 2:
+            await asyncio.sleep(0)
+        return ran
+
+    assert asyncio.run(run()) == ["long", "after it"]
+
+
 def test_a_call_that_fails_takes_no_other_with_it() -> None:
     async def run() -> list[int]:
         loop = asyncio.get_running_loop()

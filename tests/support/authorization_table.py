@@ -461,6 +461,12 @@ TABLE: tuple[Row, ...] = (
     ),
     Row(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        [_need(GROUP, _ALTER_CONFIGS, _ANSWERED)],
+        _with(_change_settings, kind=32, setting="consumer.session.timeout.ms", value="50000"),
+        "of a group",
+    ),
+    Row(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
         _cluster(_ALTER_CONFIGS, _ANSWERED),
         _with(_change_settings, kind=8, name="0", setting="cordwood", value="INFO"),
         "of loggers",

@@ -6,12 +6,9 @@ import asyncio
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from cordwood.aio.engine import CALL_THREADS, LONG_THREADS, AsyncEngine
-from cordwood.errors import LogClosed
-from support.patience import SECONDS_MAX
+from support.scheduling import Scheduler
 
 Result = TypeVar("Result")
 Kind = Literal["await", "late await", "disk call"]
@@ -41,18 +38,18 @@ class Cancelling:
     """Cancels the step that runs at the *at*-th place of a kind; never if *at* is 0.
 
     ``await``: as soon as it suspends. ``late await``: when the threads have done what it waits for, and it
-    was not told yet. ``disk call``: while a thread is about to make that call. ``places`` counts them.
+    was not told yet. ``disk call``: while a thread is about to make that call. ``places`` counts them. How
+    far the threads have come at an ``await`` is up to the scheduler, which also runs the event loop.
     """
 
-    def __init__(self, kind: Kind = "await", at: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, kind: Kind = "await", at: int = 0) -> None:
+        self._scheduler = scheduler
         self._kind = kind
         self._at = at
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] | None = None
         self.places = 0
         self.cancelled = 0
-        #: The engine of the log that is open, if one is.
-        self.engine: AsyncEngine | None = None
 
     async def step(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a step that may be cancelled. If it is, CancelledError is raised once the threads are idle."""
@@ -92,7 +89,7 @@ class Cancelling:
                 told.set()
 
             self._loop.call_soon_threadsafe(cancel)
-            assert told.wait(SECONDS_MAX), "the loop does not go on"
+            self._scheduler.wait_for_test(told.is_set)
 
     def _cancel(self) -> None:
         assert self._task is not None
@@ -100,23 +97,5 @@ class Cancelling:
         self._task.cancel()
 
     def drain(self) -> None:
-        """Block until the threads of the log have done everything that they were given."""
-        if self.engine is None:
-            return
-        with suppress(LogClosed):
-            # The second turn of the writer begins when the first one is synced and answered.
-            for _ in range(2):
-                written = threading.Event()
-                turn = self.engine._appends.run(lambda frames, written=written: written.set())  # type: ignore[misc]
-                turn.send(None)
-                assert written.wait(SECONDS_MAX), "the writer does not go on"
-                turn.close()
-            for calls, count in ((self.engine._calls, CALL_THREADS), (self.engine._long, LONG_THREADS)):
-                idle = threading.Barrier(count + 1)
-                for _ in range(count):
-                    calls.submit(lambda idle=idle: void(idle.wait(SECONDS_MAX)))  # type: ignore[misc]
-                idle.wait(SECONDS_MAX)
-
-
-def void(_: object) -> None:
-    """Drop a result."""
+        """Let the threads do everything that they were given."""
+        self._scheduler.quiesce()

@@ -1,8 +1,10 @@
 """Twenty consumers, their coordinator, its disk and the network, in virtual time.
 
-Consumers use the consumer protocol, or the eager classic one with Kafka's range assignor; in a mixed world
-each starts again with either. Requests, answers and writes take time and are lost; the coordinator is
-killed, and the next one knows what was stored. `World.check_hold` is what must never be broken.
+Consumers use the consumer protocol, or the classic one with Kafka's range assignor, which some do eagerly
+and some cooperatively. In a mixed world each starts again with another; in most of them all change to one
+protocol and back, under any policy. Topics grow and are deleted. Requests, answers and writes take time and
+are lost; the coordinator is killed, and the next one knows what was stored. `World.check_hold` is what must
+never be broken.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import itertools
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,10 +32,16 @@ from cordwood.broker.groups.consumer import (
     ConsumerTerms,
     LiveGroup,
     MemberHeartbeat,
+    MigrationPolicy,
     TopicShape,
 )
-from cordwood.broker.groups.consumer.embedded import decode_assignment, encode_assignment
+from cordwood.broker.groups.consumer.embedded import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
 from cordwood.broker.groups.coordinator import Coordinator, Effect, StoreConsumerRows, StoreGroup
+from cordwood.broker.groups.group import Group
 from cordwood.broker.groups.known import GroupLimits
 from cordwood.broker.groups.offsets_topic import Committed, OffsetsRow
 from cordwood.records import TopicPartition
@@ -49,6 +57,10 @@ TERMS = ConsumerTerms(
     session_ms=SESSION_MS, heartbeat_ms=HEARTBEAT_MS, assignment_interval_ms=INTERVAL_MS, regex_refresh_ms=300
 )
 PATTERN = "t.*"
+TOPICS_OF_ALL = struct.pack(">hi", 0, 3) + b"".join(
+    struct.pack(">h", 2) + name for name in (b"t1", b"t2", b"t3")
+)
+SUBSCRIPTION_OF_NOTHING_OWNED = TOPICS_OF_ALL + struct.pack(">i", -1)
 Place = tuple[str, int]
 
 
@@ -62,10 +74,17 @@ class Shelf:
     def __init__(self) -> None:
         self.version = 1
         self.counts: dict[str, int] = {}
+        self.deleted: set[str] = set()
 
     def set(self, name: str, count: int) -> None:
         self.counts[name] = count
         self.version += 1
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, which is not created again: it would have another id."""
+        if self.counts.pop(name, None) is not None:
+            self.deleted.add(name)
+            self.version += 1
 
     @staticmethod
     def id_of(name: str) -> bytes:
@@ -112,8 +131,13 @@ class World:
         self._order = itertools.count()
         self._ids = itertools.count()
         self._life = 0
-        self._writes: list[Callable[[], None]] = []
+        #: What is to be stored, and its rows; the first may be under way.
+        self._writes: list[tuple[Callable[[], None], Sequence[OffsetsRow]]] = []
         self._writing = False
+        self.policy = MigrationPolicy.BIDIRECTIONAL
+        if len(self.kinds) > 1 and self.draw.random() < 0.4:
+            self.policy = self.draw.choice([*MigrationPolicy])
+        self._had: tuple[type, bool] = (Group, False)
         self.clients: dict[int, Client] = {}
         #: The last offset of each partition that a member was told is committed.
         self.committed: dict[TopicPartition, int] = {}
@@ -139,7 +163,9 @@ class World:
     # --- the coordinator --------------------------------------------------------------------------
 
     def _open(self) -> Coordinator:
-        basis = ConsumerBasis(topics_of=lambda _: self.topics, terms_of=lambda _: TERMS)
+        basis = ConsumerBasis(
+            topics_of=lambda _: self.topics, terms_of=lambda _: TERMS, policy=lambda: self.policy
+        )
         coordinator = Coordinator(LIMITS, lambda name: f"{name}-{next(self._ids)}", basis)
         last: dict[bytes, bytes | None] = {}
         for key, value in self.disk:
@@ -152,12 +178,37 @@ class World:
     def restart(self) -> None:
         """Kill the coordinator; some of what was being stored is, and nobody gets an answer."""
         self.counts["restarts"] += 1
+        self._count_state()
         self._life += 1
+        stored = self._writes[: self.draw.randint(0, len(self._writes))]
+        for _, rows in stored:
+            self.disk += rows
+            self.counts["stored, not answered"] += 1
         self._writes.clear()
         self._writing = False
         self.coordinator = self._open()
         self.check_offsets()
         self._alarm()
+
+    def _count_state(self) -> None:
+        group = self.coordinator.find(GROUP)
+        if group is not None:
+            kind = "consumer" if isinstance(group, LiveGroup) else "classic"
+            self.counts[f"restart, {kind}: {group.state.value}"] += 1
+        if isinstance(group, LiveGroup):
+            self.counts.update(
+                f"restart, member: {state.name}"
+                for state in {member.owned.state for member in group.members.values()}
+            )
+
+    def _count_migrations(self) -> None:
+        group = self.coordinator.find(GROUP)
+        if group is None:
+            return
+        kind, had_members = self._had
+        if had_members and not isinstance(group, kind):
+            self.counts["upgrades" if isinstance(group, LiveGroup) else "downgrades"] += 1
+        self._had = type(group), bool(group.members)
 
     def _alarm(self) -> None:
         due, life = self.coordinator.deadline(), self._life
@@ -170,6 +221,7 @@ class World:
             self.after(max(due - self.now, 0), tick)
 
     def perform(self, effects: Sequence[Effect]) -> None:
+        self._count_migrations()
         for effect in effects:
             if isinstance(effect, GroupReply):
                 self._reply(effect.token, effect.result)
@@ -183,6 +235,7 @@ class World:
         def finish() -> None:
             if life != self._life:
                 return
+            self._writes.pop(0)
             failed = self.faults and self.draw.random() < 0.02
             self.counts["failed writes"] += failed
             if not failed:
@@ -197,13 +250,13 @@ class World:
                 )
                 self.perform(told)
 
-        self._writes.append(finish)
+        self._writes.append((finish, effect.rows))
         self._write_next()
 
     def _write_next(self) -> None:
         if self._writes and not self._writing:
             self._writing = True
-            self.after(self.draw.randint(0, 6), self._writes.pop(0))
+            self.after(self.draw.randint(0, 6), self._writes[0][0])
 
     # --- committed offsets ------------------------------------------------------------------------
 
@@ -225,6 +278,7 @@ class World:
         def finish() -> None:
             if life != self._life:
                 return
+            self._writes.pop(0)
             failed = self.faults and self.draw.random() < 0.02
             self.check_offsets()
             if not failed:
@@ -236,7 +290,7 @@ class World:
             self._write_next()
 
         if offsets:
-            self._writes.append(finish)
+            self._writes.append((finish, rows))
             self._write_next()
 
     def check_offsets(self) -> None:
@@ -244,7 +298,8 @@ class World:
         known = self.coordinator.offsets(GROUP)
         for place, offset in self.committed.items():
             found = known.get(place)
-            if found is None or found.offset != offset:
+            # A later one may have been stored whose member was not answered.
+            if found is None or found.offset < offset:
                 raise Broken(f"offset {offset} of {place} is lost: {found}")
 
     # --- the network ------------------------------------------------------------------------------
@@ -420,7 +475,8 @@ class ModernClient(Client):
             self.world.counts[f"{answer.refusal.name} "] += 1
             self.held, self.wanted, self.revoking = set(), set(), set()
             self.epoch, self.full = 0, True
-            self.later(5, self.beat)
+            # A classic group may not be converted: its members have to leave first.
+            self.later(50 if answer.refusal is Refusal.NO_GROUP else 5, self.beat)
             return
         if answer.refusal is Refusal.UNRELEASED_INSTANCE:
             self.later(50, self.beat)
@@ -437,7 +493,10 @@ class ModernClient(Client):
         if answer.assignment is not None:
             names = {topic: self.world.topics.name_of(topic) or "" for topic in answer.assignment}
             self.wanted = {
-                (names[topic], each) for topic, found in answer.assignment.items() for each in found
+                (names[topic], each)
+                for topic, found in answer.assignment.items()
+                for each in found
+                if names[topic]
             }
         if self.reconcile():
             self.later(1, self.beat)
@@ -505,9 +564,6 @@ class EagerClient(Client):
         self.join()
 
     def join(self) -> None:
-        metadata = struct.pack(">hi", 0, 3) + b"".join(
-            struct.pack(">h", 2) + name for name in (b"t1", b"t2", b"t3")
-        )
         request = JoinRequest(
             self.id,
             self.instance,
@@ -516,7 +572,7 @@ class EagerClient(Client):
             SESSION_MS,
             REBALANCE_MS,
             "consumer",
-            (Protocol("range", metadata + struct.pack(">i", -1)),),
+            (Protocol("range", self.subscription()),),
         )
         world = self.world
         # A join is answered when all have joined: as long as that may take.
@@ -533,14 +589,7 @@ class EagerClient(Client):
         self.id, self.generation = answer.member_id, answer.generation
         assignments: list[tuple[str, bytes]] = []
         if answer.leader == self.id and answer.members:
-            names = sorted(member for member, _, _ in answer.members)
-            for at, name in enumerate(names):
-                given = {}
-                for topic, count in sorted(self.world.topics.counts.items()):
-                    share, more = divmod(count, len(names))
-                    first = at * share + min(at, more)
-                    given[topic] = range(first, first + share + (at < more))
-                assignments.append((name, encode_assignment(0, given)))
+            assignments = shared_out(self.world.topics.counts, answer.members)
         world = self.world
         world.ask(
             self,
@@ -567,7 +616,13 @@ class EagerClient(Client):
             self.refused(answer.refusal, self.id)
             return
         found, _ = decode_assignment(answer.assignment)
-        self.hold({(name, number) for name, numbers in found.items() for number in numbers})
+        self.take({(name, number) for name, numbers in found.items() for number in numbers})
+
+    def subscription(self) -> bytes:
+        return SUBSCRIPTION_OF_NOTHING_OWNED
+
+    def take(self, assigned: set[Place]) -> None:
+        self.hold(assigned)
         self.later(HEARTBEAT_MS, self.beat)
 
     def beat(self) -> None:
@@ -605,6 +660,10 @@ class EagerClient(Client):
             return
         if refusal is Refusal.UNKNOWN_MEMBER:
             self.id = ""
+        self.give_up(refusal)
+
+    def give_up(self, refusal: Refusal) -> None:
+        """Give up everything, then join again."""
 
         def revoked() -> None:
             self.held.clear()
@@ -624,14 +683,92 @@ class EagerClient(Client):
             world.after(world.draw.randint(1, 8), leave)
 
 
+class CooperativeClient(EagerClient):
+    """A consumer of the classic protocol that keeps what it has while the group rebalances."""
+
+    def subscription(self) -> bytes:
+        topics = TOPICS_OF_ALL.replace(b"\0\0", b"\0\1", 1) + struct.pack(">i", -1)
+        owned: dict[str, list[int]] = {}
+        for name, number in sorted(self.held):
+            owned.setdefault(name, []).append(number)
+        parts = [
+            struct.pack(">h", len(name)) + name.encode() + struct.pack(f">i{len(each)}i", len(each), *each)
+            for name, each in owned.items()
+        ]
+        return topics + struct.pack(">i", len(parts)) + b"".join(parts)
+
+    def take(self, assigned: set[Place]) -> None:
+        goes = self.held - assigned
+        self.hold(assigned)
+        if not goes:
+            self.later(HEARTBEAT_MS, self.beat)
+            return
+
+        def revoked() -> None:
+            self.held -= goes
+            self.join()
+
+        self.later(self.world.draw.randint(0, 60), revoked)
+
+    def give_up(self, refusal: Refusal) -> None:
+        if refusal in (Refusal.UNKNOWN_MEMBER, Refusal.ILLEGAL_GENERATION):
+            super().give_up(refusal)
+        else:
+            self.later(self.world.draw.randint(1, 40), self.join)
+
+
+def shared_out(
+    counts: Mapping[str, int], members: Sequence[tuple[str, str | None, bytes]]
+) -> list[tuple[str, bytes]]:
+    """Assign ranges of partitions, without those that another member still owns."""
+    owner: dict[Place, str] = {}
+    for member_id, _, metadata in members:
+        for topic, numbers in decode_subscription(metadata).owned.items():
+            owner.update(((topic, number), member_id) for number in numbers)
+    names = sorted(member_id for member_id, _, _ in members)
+    assignments = []
+    for at, name in enumerate(names):
+        given: dict[str, list[int]] = {}
+        for topic, count in sorted(counts.items()):
+            share, more = divmod(count, len(names))
+            first = at * share + min(at, more)
+            numbers = range(first, first + share + (at < more))
+            given[topic] = [each for each in numbers if owner.get((topic, each), name) == name]
+        assignments.append((name, encode_assignment(0, given)))
+    return assignments
+
+
 def churn(world: World) -> None:
-    """Let members come and go, topics grow and the coordinator restart for a while."""
+    """Let members come and go, topics change and the coordinator restart for a while."""
     draw = world.draw
+    preferred = world.kinds
+    nobody_until = 0
+
+    def end_all() -> None:
+        """Let all members die at once, and the coordinator once their sessions are over."""
+        nonlocal nobody_until
+        for client in world.clients.values():
+            client.die()
+        nobody_until = world.now + 2 * (SESSION_MS + REBALANCE_MS)
+        world.after(nobody_until - world.now, world.restart)
+
+    def change_protocol(kinds: tuple[type[Client], ...]) -> None:
+        """Let all members start again with another protocol, one after the other."""
+        nonlocal preferred
+        preferred = kinds
+        for slot, client in world.clients.items():
+            if client.alive and not isinstance(client, kinds):
+                world.after(draw.randint(0, CHURN_MS // 5), lambda slot=slot: roll(slot))  # type: ignore[misc]
+
+    def roll(slot: int) -> None:
+        if world.clients[slot].alive and not isinstance(world.clients[slot], preferred):
+            world.clients[slot].stop()
+        world.after(draw.randint(1, 30), lambda: begin(slot))
 
     def begin(slot: int) -> None:
-        if slot in world.clients and world.clients[slot].alive:
+        if world.now < nobody_until or (slot in world.clients and world.clients[slot].alive):
             return
-        client = draw.choice(world.kinds)(world, slot)
+        client = draw.choice(preferred)(world, slot)
         client.instance = f"i{slot}" if slot < STATIC_SLOTS and world.seed % 3 else None
         world.clients[slot] = client
         client.start()
@@ -644,7 +781,10 @@ def churn(world: World) -> None:
             world.restart()
         elif what < 0.12:
             name = draw.choice(["t1", "t2", "t3"])
-            world.topics.set(name, world.topics.counts.get(name, 0) + draw.randint(1, 3))
+            if draw.random() < 0.1:
+                world.topics.delete(name)
+            elif name not in world.topics.deleted:
+                world.topics.set(name, world.topics.counts.get(name, 0) + draw.randint(1, 3))
         elif client is None or not client.alive:
             begin(slot)
         elif what < 0.35:
@@ -657,6 +797,14 @@ def churn(world: World) -> None:
             client.stop()
             world.after(draw.randint(1, 30), lambda: begin(slot))
 
+    if draw.random() < 0.05:
+        world.after(100, end_all)
+    classic = tuple(kind for kind in world.kinds if kind is not ModernClient)
+    if len(classic) < len(world.kinds) > 1 and draw.random() < 0.7:
+        phases = [classic, (ModernClient,), classic]
+        preferred = classic
+        for number, kinds in enumerate(phases):
+            world.after(CHURN_MS * number // 3, lambda kinds=kinds: change_protocol(kinds))  # type: ignore[misc]
     for slot in range(SLOTS):
         if draw.random() < 0.7:
             world.after(draw.randint(0, 200), lambda slot=slot: begin(slot))  # type: ignore[misc]
@@ -674,7 +822,16 @@ def run(seed: int, kinds: tuple[type[Client], ...]) -> World:
     churn(world)
     world.run_until(CHURN_MS)
     world.faults = False
-    if not world.run_until(world.now + REST_MS, stop=lambda: world.restless() is None):
+    # Until those that were to start again have done so.
+    world.run_until(CHURN_MS + CHURN_MS // 4)
+    clients = world.clients.values()
+    if not world.policy.upgrades and any(isinstance(each, EagerClient) and each.alive for each in clients):
+        # The others may not join a classic group, and would wait for its end.
+        for each in clients:
+            if isinstance(each, ModernClient):
+                each.die()
+    came_to_rest = world.run_until(world.now + REST_MS, stop=lambda: world.restless() is None)
+    if not came_to_rest and world.restless() is not None:
         raise Broken(f"the group does not come to rest: {world.restless()}")
     world.check_offsets()
     return world

@@ -246,6 +246,9 @@ class ScriptedKafka:
                 one = self.topics[name][each.index]
                 asked.append((name, each.index, each.fetch_offset))
                 code = ErrorCode(one.error_code)
+                if not code and each.current_leader_epoch not in (-1, one.epoch):
+                    is_old = each.current_leader_epoch < one.epoch
+                    code = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH
                 if not code and one.reply is None and not one.start <= each.fetch_offset <= one.end:
                     code = ErrorCode.OFFSET_OUT_OF_RANGE
                 data = b"" if code else one.fetched(each.fetch_offset, each.max_bytes)

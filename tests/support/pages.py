@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +18,19 @@ from support.patience import SECONDS_MAX
 PORTS = ("9092", "9100")
 
 
+#: A block of code: its indentation, its language, its text. Blocks in lists are indented.
+_BLOCK = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+def fenced(page: str) -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each block of code, without the indentation of a list."""
+    for _, language, text in _BLOCK.findall(page):
+        yield language, textwrap.dedent(text)
+
+
 def examples(page: str) -> Iterator[tuple[str, str]]:
     """Yield each command of the page and what it is to print."""
-    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+    for block in (text for language, text in fenced(page) if language == "console"):
         for example in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = example.partition("\n")
             yield command, output
@@ -27,7 +38,7 @@ def examples(page: str) -> Iterator[tuple[str, str]]:
 
 def named_files(page: str) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each program and properties file whose first line has its name."""
-    for block in re.findall(r"```(?:py|properties)\n(.*?)```", page, re.DOTALL):
+    for block in (text for language, text in fenced(page) if language in ("py", "properties")):
         found = re.match(r"# ([\w-]+\.(?:py|properties))\n", block)
         if found is not None:
             yield found[1], block

@@ -17,7 +17,7 @@ from cordwood.config.loading import (
     family_table,
     reference_table,
 )
-from cordwood.telemetry import LOOKED_UP, LOOKED_UP_EACH, METRICS, SPANS, Metric
+from cordwood.telemetry import LOOKED_UP, LOOKED_UP_EACH, LOOKED_UP_OF_BUCKET, METRICS, SPANS, Metric
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: Pages with generated tables.
@@ -54,6 +54,7 @@ MADE: Mapping[str, Callable[[], str]] = {
     "settings of listeners and orgs": lambda: family_table(FAMILIES),
     "counted": lambda: metrics_table(METRICS),
     "looked up": lambda: metrics_table(LOOKED_UP),
+    "looked up of bucket": lambda: metrics_table(LOOKED_UP_OF_BUCKET),
     "looked up each": lambda: metrics_table(LOOKED_UP_EACH),
     "spans": spans_table,
 }

@@ -7,9 +7,11 @@ which a wait with a limit takes: it passes when no thread can run otherwise.
 
 from __future__ import annotations
 
+import asyncio
 import random
+import selectors
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from threading import Event, Thread
 from typing import Any
 
@@ -55,6 +57,10 @@ class Scheduler:
         self._random = random.Random(seed)
         self._current = _Runner("test")
         self._runners = [self._current]
+        #: The only ones that may run; see `wait_for_test`.
+        self._pair: list[_Runner] = []
+        #: Who waits for what never comes, once nobody can run. The test is told.
+        self._stuck: str | None = None
         self.host = Host(
             clock=self.clock,
             start_thread=self._start,
@@ -82,10 +88,11 @@ class Scheduler:
 
     def _give_turn(self) -> _Runner:
         """Wake one of those that can run; if none can, let time pass until one can."""
-        able = [each for each in self._runners if each.ready()]
+        able = [each for each in self._pair or self._runners if each.ready()]
         if not able:
             limited = [each.until_ns for each in self._runners if each.until_ns is not None]
-            assert limited, f"all wait: {[each.name for each in self._runners]}"
+            if not limited:
+                return self._tell_test()
             self.clock.ns = max(self.clock.ns, min(limited))
             now_ns = self.clock.ns
             able = [each for each in self._runners if each.until_ns is not None and each.until_ns <= now_ns]
@@ -94,6 +101,27 @@ class Scheduler:
         self._current = chosen
         chosen.turn.set()
         return chosen
+
+    def _tell_test(self) -> _Runner:
+        """Wake the test, whose wait fails: no thread can run, and no time that passes would change that."""
+        self._stuck = f"all wait: {[each.name for each in self._runners]}"
+        self._current = self._runners[0]
+        self._current.turn.set()
+        return self._current
+
+    def quiesce(self) -> None:
+        """Give the turn up until all others wait for something."""
+        me = self._current
+        self.wait(lambda: not any(each.ready() for each in self._runners if each is not me))
+
+    def wait_for_test(self, ready: Callable[[], bool]) -> None:
+        """Give the turn to the test alone until *ready*.
+
+        The caller may hold locks of the machine: another thread that wants one would keep its turn for ever.
+        """
+        self._pair = [self._runners[0], self._current]
+        self.wait(ready)
+        self._pair = []
 
     def wait(self, ready: Callable[[], bool] = lambda: True, timeout: float | None = None) -> bool:
         """Give the turn up until *ready*; return whether it was within *timeout* seconds."""
@@ -104,7 +132,34 @@ class Scheduler:
         assert me.turn.wait(TURN_SECONDS_MAX), f"{me.name} got no turn"
         me.turn.clear()
         me.until_ns = None
+        if self._stuck is not None:
+            stuck, self._stuck = self._stuck, None
+            raise AssertionError(stuck)
         return ready()
+
+
+class ScheduledLoop(asyncio.SelectorEventLoop):
+    """An event loop whose thread is one of those under the scheduler: where it would block, it gives way."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        loop = self
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                # A timer is only the limit of the test: if nobody can run, the scheduler says so.
+                idle = timeout is None or timeout > 0
+                scheduler.wait(lambda: not idle or bool(loop._ready))  # type: ignore[attr-defined]
+                return super().select(0)
+
+        super().__init__(Selector())
+
+
+def run_scheduled(main: Callable[[Scheduler], Coroutine[Any, Any, None]], seed: int) -> None:
+    """Run *main* on an event loop under a scheduler, to the end of all threads that it started."""
+    scheduler = Scheduler(seed)
+    with asyncio.Runner(loop_factory=lambda: ScheduledLoop(scheduler)) as runner:
+        runner.run(main(scheduler))
+        scheduler.wait(lambda: len(scheduler._runners) == 1)
 
 
 class ScheduledThread:

@@ -12,7 +12,7 @@ from support.patience import in_time
 from support.testing_blocks import HERMETIC
 from support.wheels import ROOT, Environment, environment_with
 
-#: What the classes of `test_the_broker_is_ready_in_less_than_half_a_second` take on a quiet machine.
+#: What the classes of the test below, in which a broker is ready, take on a quiet machine.
 QUIET_CLASSES_SECONDS = 0.045
 PYTEST = (*HERMETIC, "-W", "error", "--strict-markers", "-rA")
 
@@ -68,37 +68,64 @@ def test_pytest_loads_almost_nothing_for_the_plugin(plain_environment: Environme
     assert in_time(float(milliseconds) / 1000, 0.01)
 
 
-def test_the_broker_is_ready_in_less_than_half_a_second(
+def test_the_broker_is_ready_in_less_than_three_tenths_of_a_second(
     plain_environment: Environment, tmp_path: Path
 ) -> None:
     """From the first use in a new process, everything imported for it included.
 
-    In multiples of work of the same kind in the same process just before it: a busy machine slows both down.
+    In processor time of all threads, the best of several processes: what else the machine does is not in it.
+    A processor that is shared or throttled is slower, which work of the same kind in the same process shows.
     """
     write(
         tmp_path,
         "test_it.py",
         """
-        import time
+        import sys, time
         from dataclasses import make_dataclass
 
         def test_nothing(request):
-            started = time.perf_counter()
+            started, before = time.process_time(), set(sys.modules)
             for number in range(50):
                 fields = [(f"field{i}", int) for i in range(8)]
                 make_dataclass(f"Kind{number}", fields, frozen=True, order=True)
-            worked = time.perf_counter()
+            worked = time.process_time()
+            waiting = time.perf_counter()
             request.getfixturevalue("kafka_broker")
-            ready = time.perf_counter()
-            print("READY", ready - worked, worked - started)
+            ready, waited = time.process_time(), time.perf_counter() - waiting
+            print("READY", ready - worked, worked - started, waited, len(set(sys.modules) - before))
         """,
     )
     plain_environment.run(*PYTEST, directory=tmp_path)
-    outputs = [plain_environment.run(*PYTEST, "-s", directory=tmp_path).stdout for _ in range(5)]
-    measured = [map(float, output.partition("READY ")[2].split()[:2]) for output in outputs]
-    taken = min(ready / work for ready, work in measured) * QUIET_CLASSES_SECONDS
-    print(f"the first broker of a process is ready after {taken * 1000:.0f} ms of a quiet machine")
-    assert taken <= 0.5
+    outputs = [plain_environment.run(*PYTEST, "-s", directory=tmp_path).stdout for _ in range(7)]
+    measured = [[float(each) for each in output.partition("READY ")[2].split()[:4]] for output in outputs]
+    assert len(measured) == 7
+    taken = min(ready * min(1.0, QUIET_CLASSES_SECONDS / work) for ready, work, _, _ in measured)
+    waited = min(waited for _, _, waited, _ in measured)
+    print(
+        f"the first broker of a process takes {taken * 1000:.0f} ms, here it was ready in {waited * 1000:.0f}"
+    )
+    assert taken < 0.3
+
+
+def test_the_broker_loads_no_package_before_it_is_needed(
+    plain_environment: Environment, tmp_path: Path
+) -> None:
+    """Each of these takes a good part of the time in which a broker is ready."""
+    unneeded = "click cryptography difflib email joserfc numpy opentelemetry pyarrow re2 rich urllib.request"
+    write(
+        tmp_path,
+        "look.py",
+        f"""
+        import sys
+        from cordwood.testing import KafkaBroker
+
+        with KafkaBroker() as broker:
+            broker.create_topic("orders")
+            assert len(sys.modules) > 300
+            print("LOADED", sorted(set({unneeded.split()!r}) & set(sys.modules)))
+        """,
+    )
+    assert plain_environment.run("look.py", directory=tmp_path).stdout == "LOADED []\n"
 
 
 def test_fixtures_give_a_broker_a_topic_and_clients(testing_environment: Environment, tmp_path: Path) -> None:

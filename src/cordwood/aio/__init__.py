@@ -1,7 +1,6 @@
 """The library for asyncio: `open`, `Log`, `Topic`, `replay` and `Broker`, awaited."""
 
-from typing import TYPE_CHECKING
-
+from cordwood.aio.broker import AsyncBroker as Broker
 from cordwood.aio.log import AsyncLog as Log
 from cordwood.aio.opening import LogOpening
 from cordwood.aio.opening import open as open  # noqa: A004 - cordwood.aio.open
@@ -11,17 +10,6 @@ from cordwood.aio.replaying import AsyncSnapshots as Snapshots
 from cordwood.aio.replaying import replay
 from cordwood.aio.topic import AsyncTopic as Topic
 from cordwood.aio.transaction import AsyncTransaction as Transaction
-from cordwood.lazily import lazily
-
-if TYPE_CHECKING:
-    from cordwood.aio.broker import AsyncBroker as Broker
-else:
-    # A program that embeds the log does not load the server.
-    _find = lazily(__name__, {"AsyncBroker": "cordwood.aio.broker"})
-
-    def __getattr__(name: str):
-        return _find("AsyncBroker" if name == "Broker" else name)
-
 
 __all__ = [
     "Broker",

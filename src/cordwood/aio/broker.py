@@ -6,13 +6,15 @@ import asyncio
 import os
 from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cordwood.aio.calls import AwaitedCalls
 from cordwood.disk import Files
 from cordwood.errors import LogClosed, LogFailed
 from cordwood.host import Clock, Host
-from cordwood.server import Broker
+
+if TYPE_CHECKING:
+    from cordwood.server import Broker
 
 
 class AsyncBroker:
@@ -33,9 +35,14 @@ class AsyncBroker:
         files: Files | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._make: Callable[[], Broker] = lambda: Broker(
-            path, listen=listen, config=config, tls=tls, users=users, files=files, clock=clock
-        )
+
+        def make() -> Broker:
+            # Imported by the thread that starts the broker: that takes a fifth of a second.
+            from cordwood.server import Broker
+
+            return Broker(path, listen=listen, config=config, tls=tls, users=users, files=files, clock=clock)
+
+        self._make: Callable[[], Broker] = make
         self._broker: Broker | None = None
         self._calls: AwaitedCalls | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -57,7 +64,7 @@ class AsyncBroker:
             raise LogClosed("a broker is started once: make another one")
         self._calls = AwaitedCalls("aio-broker", 1, asyncio.get_running_loop(), Host())
         try:
-            self._broker = await self._calls.run(self._make, dropped=Broker.close)
+            self._broker = await self._calls.run(self._make, dropped=lambda broker: broker.close())
         except BaseException:
             self._calls.stop()
             raise
@@ -98,6 +105,12 @@ class AsyncBroker:
     def metrics_url(self) -> str | None:
         """The URL of the metrics, or None if ``cordwood.metrics.listen`` is empty."""
         return self._started.metrics_url
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, sorted, without those of the broker itself."""
+        assert self._calls is not None
+        broker = self._started
+        return await self._calls.run(lambda: broker.topics)
 
     async def close(self) -> None:
         """Answer pending requests, sync and close. Idempotent. Cancelling it does not stop the closing.

@@ -42,6 +42,10 @@ class AsyncSnapshots:
         """Return the last sound snapshot at or before *offset*, and why others were passed over."""
         return await self._engine.call(lambda: self._find().nearest(offset))
 
+    async def after(self, offset: int) -> Nearest:
+        """Return the first sound snapshot after *offset*, and why others were passed over."""
+        return await self._engine.call(lambda: self._find().after(offset))
+
     async def keep_newest(self, count: int) -> int:
         """Remove all snapshots but the newest *count*; return how many that were."""
         return await self._engine.call(lambda: self._find().keep_newest(count))

@@ -208,21 +208,26 @@ class AsyncTopic:
 
     # --- cutting ----------------------------------------------------------------------------------
 
-    async def truncate(self, partition: int, end_offset: int, *, force: bool = False) -> TruncationReport:
-        """Drop every record of *partition* at or above *end_offset*. Durable on return.
+    async def truncate(
+        self, partition: int, end_offset: int, *, force: bool = False, dry_run: bool = False
+    ) -> TruncationReport:
+        """Drop every record of *partition* at or above *end_offset*; see `cordwood.Topic.truncate`.
 
         Raises:
+            OffsetOutOfRange: If the partition does not have that end.
             SignedFor: If a checkpoint signs for one of them, and *force* does not say that this is meant.
         """
-        return await self._engine.call_long(lambda: self._topic.truncate(partition, end_offset, force=force))
+        return await self._engine.call_long(
+            lambda: self._topic.truncate(partition, end_offset, force=force, dry_run=dry_run)
+        )
 
     async def advance_log_start(self, partition: int, offset: int) -> None:
         """Make *offset* the first one that can be read. Durable on return."""
         await self._engine.call_long(lambda: self._topic.advance_log_start(partition, offset))
 
-    async def remove_expired(self) -> int:
+    async def remove_expired(self, older_than_ms: int | None = None) -> int:
         """Delete what retention no longer keeps; see `cordwood.Topic.remove_expired`."""
-        return await self._engine.call_long(self._topic.remove_expired)
+        return await self._engine.call_long(lambda: self._topic.remove_expired(older_than_ms))
 
     async def roll(self, partition: int = 0) -> None:
         """Seal the active segment and go on in a new one. Durable on return."""

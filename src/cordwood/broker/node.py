@@ -21,8 +21,17 @@ from cordwood.broker.transactions import Admission
 from cordwood.config import BrokerConfig
 from cordwood.errors import CordwoodError, OffsetOutOfRange, StorageError, UnknownTopic
 from cordwood.formats import Marker, compression_in, recompressed_if_sound
+from cordwood.records import TopicPartition
 from cordwood.storage.directory import DataDirectory
-from cordwood.storage.log import KnownProducer, OpenTransaction, Pace, WritablePartition, codec_of, terms_of
+from cordwood.storage.log import (
+    KnownProducer,
+    OpenTransaction,
+    Pace,
+    ServedPartition,
+    WritablePartition,
+    codec_of,
+    terms_of,
+)
 from cordwood.storage.maintenance import MaintenanceReport
 from cordwood.storage.meta import SHARED_TOPIC, TopicEntry, is_shared
 from cordwood.telemetry import PRODUCE_STORE, Tracer, no_tracing
@@ -72,6 +81,9 @@ class Node:
         self.directory = directory
         #: The check of transactional batches. A coordinator says which transactions are open.
         self.admission = Admission()
+        #: Partitions whose last stable offset may be lower than it was: a decided transaction has no marker
+        #: there yet. Nothing committed is read from them. Replaced as a whole.
+        self.unsettled: frozenset[TopicPartition] = frozenset()
         self._partitions = directory.partitions
         self._producer_ids = range(0)
         self._producer_guard = Lock()
@@ -152,13 +164,23 @@ class Node:
     ) -> FetchResult:
         """Read from many partitions within one limit; see `fetching.read_all`."""
         return read_all(
-            self._partitions.readable,
+            self._settled if committed else self._partitions.readable,
             wishes,
             max_bytes,
             self._tracer,
             self._partitions.virtual_topic,
             committed=committed,
         )
+
+    def _settled(self, topic: str, partition: int) -> ServedPartition:
+        """Return a partition to read committed records from.
+
+        Raises:
+            StorageError: If it is among those that are ``unsettled``, or as `readable` does.
+        """
+        if (topic, partition) in self.unsettled:
+            raise StorageError(f"{topic}-{partition}: the end of a transaction cannot be written yet")
+        return self._partitions.readable(topic, partition)
 
     def peek(self, wishes: Sequence[PartitionFetch], *, committed: bool = False) -> FetchResult | None:
         """Return an empty result if there is nothing to read, else None. Does not access the disk.
@@ -168,7 +190,7 @@ class Node:
         each = []
         for wanted in wishes:
             log = self._partitions.opened(wanted.topic, wanted.partition)
-            if log is None:
+            if log is None or (committed and (wanted.topic, wanted.partition) in self.unsettled):
                 return None
             end, start, stable = log.standing
             if not (stable if committed else end) <= wanted.offset <= end:
@@ -223,8 +245,10 @@ class Node:
         Raises:
             UnknownTopic: If the topic or partition does not exist.
             LeaderEpochFenced, LeaderEpochUnknown: If *leader_epoch* is not that of the partition.
+            StorageError: If it cannot be read, or is ``unsettled`` and only committed records count.
         """
-        log = self._partitions.readable(topic, partition)
+        find = self._settled if committed else self._partitions.readable
+        log = find(topic, partition)
         check_leader_epoch(leader_epoch, log.leader_epoch)
         found = find_offset(log, timestamp, committed=committed)
         if found.offset < 0:
@@ -291,6 +315,15 @@ class Node:
             StorageError: If its log cannot be read.
         """
         return self._partitions.readable(topic, partition).producers()
+
+    def producer_epochs(self, topic: str, partition: int) -> dict[int, int]:
+        """Return the newest epoch of every producer that a partition knows, by producer id.
+
+        Raises:
+            UnknownTopic: If the topic or partition does not exist.
+            StorageError: If its log cannot be read.
+        """
+        return self._partitions.readable(topic, partition).producer_epochs()
 
     def open_transactions(self, topic: str, partition: int) -> list[OpenTransaction]:
         """Return the transactions that are open in a partition.

@@ -14,6 +14,7 @@ from cordwood.broker.operations import Operation
 from cordwood.broker.topics import INTERNAL, RESERVED, BrokerTopic, NewTopic, is_reserved
 from cordwood.config import BrokerConfig, TopicConfig
 from cordwood.errors import CordwoodError, InvalidSetting, LogClosed, RecordRefused, SignedFor, UnknownTopic
+from cordwood.storage.directory import not_cut_alone
 from cordwood.storage.log import KnownProducer
 from cordwood.storage.meta import TopicEntry, check_topic_name, is_shared
 
@@ -200,7 +201,7 @@ class Tenant:
 
         Raises:
             ConfigError: If a setting is unknown or its value is not allowed.
-            QuotaExceeded: If too many groups would have settings.
+            QuotaExceeded: If too many groups of the org would have settings.
         """
         settings = self._node.directory.settings
         settings.alter_group(self.org, group, config, validate_only=validate_only)
@@ -233,7 +234,7 @@ class Tenant:
         """
         found = self._own(name)
         if is_shared(found.entry):
-            raise RecordRefused(f"topic {name} is in the shared log, which is neither sealed nor truncated")
+            raise not_cut_alone(name)
         if not 0 <= operation.partition < found.entry.partitions:
             raise UnknownTopic(f"topic {name} has no partition {operation.partition}")
         try:

@@ -14,6 +14,7 @@ from cordwood.broker.committed import last_rows
 from cordwood.broker.node import Node, Placed
 from cordwood.broker.transactions import (
     NAME,
+    OpenPartitions,
     ProducerIdentity,
     StateRow,
     StoreTransaction,
@@ -56,10 +57,12 @@ def recover_transactions(
     """Load the stored transactions into *coordinator*, finish the prepared ones and abort orphans.
 
     An orphan is open in a partition and not in the coordinator: after a power cut that lost unsynced records,
-    a truncation or a restore. They are looked for unless the directory was closed cleanly (*is_clean*): then
-    all partitions are open already, and those that never had a transaction cost nothing. A directory that may
-    have orphans is not closed cleanly. Markers and states are durable on return. A transaction that cannot be
-    finished because a partition cannot be written stays prepared.
+    a truncation or a restore. After these the stored states may also be older than the partitions, and then
+    the epochs of producers are raised to those that partitions have. Both are looked for unless the directory
+    was closed cleanly (*is_clean*): then all partitions are open already, and those that never had a
+    transaction cost nothing. A directory that may have orphans is not closed cleanly. Markers and states are
+    durable on return. A transaction that cannot be finished because a partition cannot be written stays
+    prepared.
 
     Raises:
         StorageError: If a record cannot be read. Then no transaction may be served: it may be a commit that
@@ -70,36 +73,60 @@ def recover_transactions(
         unread = coordinator.load(last_rows(node.read_rows(NAME)), now_ms)
         if unread:
             raise StorageError(f"{unread} records of {NAME} have an unknown format")
-    finished = 0
-    for effect in coordinator.unfinished():
-        marker = marker_of(effect.identity, committed=effect.committed)
-        if not _end(node, [(place, marker) for place in effect.partitions]):
-            _store(node, coordinator.markers_written(effect.transactional_id, now_ms), now_ms)
-            finished += 1
-    if is_clean:
-        return RecoveredTransactions(finished, 0, [])
     partitions, lifecycle = node.directory.partitions, node.directory.lifecycle
-    # Before the search: a truncation in another thread sets it again.
-    lifecycle.may_have_orphans = False
-    orphans = list(find_orphans(coordinator.open_partitions(), node, partitions.with_transactions()))
-    epochs: dict[int, int] = {}
-    for _, marker in orphans:
-        epochs[marker.producer_id] = max(marker.epoch, epochs.get(marker.producer_id, -1))
-    # Before the markers: once they are durable, no orphan says any more which epochs were used.
-    _store(node, coordinator.raise_epochs(epochs, now_ms), now_ms)
+    places: list[TopicPartition] = []
+    if not is_clean:
+        # Before the search: a truncation in another thread sets it again.
+        lifecycle.may_have_orphans = False
+        places = partitions.with_transactions()
+        # Before the markers: once they are durable, an orphan no longer keeps its epoch in the partition.
+        effects = coordinator.raise_epochs(newest_epochs(node, places), now_ms)
+        _store(node, effects, now_ms)
+        for effect in effects:
+            if effect.waits:
+                # What is to be done then is among the unfinished ones.
+                coordinator.stored(effect.transactional_id, None)
+    # Before the prepared ones: a marker that commits ends whatever its producer has open in a partition.
+    orphans = list(find_orphans(coordinator.open_partitions(), node, places))
     left = _end(node, orphans)
-    if left:
+    finished = unfinished = 0
+    for markers in coordinator.unfinished():
+        marker = marker_of(markers.identity, committed=markers.committed)
+        if _end(node, [(place, marker) for place in markers.partitions]):
+            unfinished += 1
+        else:
+            _store(node, coordinator.markers_written(markers.transactional_id, now_ms), now_ms)
+            finished += 1
+    if left or (unfinished and not is_clean):
+        # The epoch of a prepared transaction is raised once it is complete. Until then the next open looks.
         lifecycle.may_have_orphans = True
     return RecoveredTransactions(finished, len(orphans), left)
 
 
+def newest_epochs(node: Node, places: Iterable[TopicPartition]) -> dict[int, int]:
+    """Return the newest epoch of every producer that one of *places* knows, by producer id.
+
+    Partitions that cannot be read are left out, and the next open looks again.
+    """
+    found: dict[int, int] = {}
+    for place in places:
+        try:
+            epochs = node.producer_epochs(*place)
+        except (StorageError, UnknownTopic) as error:
+            _LOGGER.error("producers of %s-%d are unknown: %s", *place, error)
+            node.directory.lifecycle.has_leftovers = True
+            continue
+        for producer_id, epoch in epochs.items():
+            found[producer_id] = max(epoch, found.get(producer_id, epoch))
+    return found
+
+
 def find_orphans(
-    known: set[tuple[int, TopicPartition]], node: Node, places: Iterable[TopicPartition]
+    known: OpenPartitions, node: Node, places: Iterable[TopicPartition]
 ) -> Iterator[tuple[TopicPartition, Marker]]:
     """Yield the transactions that are open in *places* and not *known*, with their abort markers.
 
-    *known* is what `TransactionCoordinator.open_partitions` returns. Partitions that cannot be read are left
-    out, and the next open looks again.
+    Partitions that cannot be read are left out, and the next open looks again.
     """
     for place in places:
         try:
@@ -109,7 +136,7 @@ def find_orphans(
             node.directory.lifecycle.has_leftovers = True
             continue
         for transaction in opened:
-            if (transaction.producer_id, place) not in known:
+            if not known.includes(transaction.producer_id, transaction.epoch, place):
                 yield place, Marker(transaction.producer_id, transaction.epoch, committed=False)
 
 

@@ -1,11 +1,11 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
 from cordwood.bucket import probe
-from cordwood.bucket.opening import ShippedDirectory
+from cordwood.bucket.opening import BucketLag, ShippedDirectory
 from cordwood.bucket.ownership import (
     BucketIdentity,
-    BucketManifest,
     FellBehind,
+    LogManifest,
     LogOwner,
     LogPiece,
     ObjectStore,
@@ -35,10 +35,11 @@ __all__ = [
     "MOUNT",
     "BucketFiles",
     "BucketIdentity",
-    "BucketManifest",
+    "BucketLag",
     "BucketOptions",
     "BucketView",
     "FellBehind",
+    "LogManifest",
     "LogOwner",
     "LogPiece",
     "MountedFiles",

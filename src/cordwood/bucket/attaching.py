@@ -14,7 +14,7 @@ import google_crc32c
 import msgspec
 
 from cordwood.bucket.fetching import fetch_file, sync_directories
-from cordwood.bucket.state import BucketFiles, Tree, TreeFile
+from cordwood.bucket.state import BucketFiles, BucketTreeFile, Tree
 from cordwood.bucket.versions import VERSION_FILE, read_version
 from cordwood.disk import (
     DiskJournal,
@@ -176,7 +176,7 @@ class Attachment:
                 if not isinstance(stored, dict):
                     journal.made(path)
                 continue
-            if not isinstance(stored, TreeFile):
+            if not isinstance(stored, BucketTreeFile):
                 journal.include(path)
                 self.report.shipped_again.append(path)
             elif self._grew(path, stored):
@@ -191,7 +191,7 @@ class Attachment:
         for path in gone:
             journal.remove(path)
 
-    def _grew(self, path: str, stored: TreeFile) -> bool:
+    def _grew(self, path: str, stored: BucketTreeFile) -> bool:
         """Return whether the local file begins with the bytes that the bucket has."""
         size = self._size(path)
         if size < stored.size:
@@ -200,7 +200,7 @@ class Attachment:
         with contextlib.closing(self._files.open(join(self._data, path), "read")) as file:
             if settled:
                 tail = [each for each in stored.extents if each.end > stored.size - COMPARED_BYTES]
-                stored = TreeFile(stored.size, tail)
+                stored = BucketTreeFile(stored.size, tail)
                 return common_prefix(stored, file, tail[0].start if tail else stored.size) >= stored.size
             return is_prefix(stored, file)
 
@@ -216,7 +216,7 @@ class Attachment:
 
     def _is_same(self, path: str) -> bool:
         stored = self._tree.find(path)
-        if not isinstance(stored, TreeFile) or not self._files.exists(join(self._data, path)):
+        if not isinstance(stored, BucketTreeFile) or not self._files.exists(join(self._data, path)):
             return False
         with contextlib.closing(self._files.open(join(self._data, path), "read")) as file:
             return file.size() == stored.size and is_prefix(stored, file)
@@ -230,9 +230,9 @@ class Attachment:
         kept = [path for path, is_directory in self._walk("") if not is_directory]
         for path in kept:
             stored = self._tree.find(path)
-            if isinstance(stored, TreeFile) and self._is_same(path):
+            if isinstance(stored, BucketTreeFile) and self._is_same(path):
                 continue
-            self._quarantine(path, stored if isinstance(stored, TreeFile) else None)
+            self._quarantine(path, stored if isinstance(stored, BucketTreeFile) else None)
             files.unlink(join(data, path))
         for path in self._tree.directories():
             if files.exists(join(data, path)) and not files.is_directory(join(data, path)):
@@ -249,7 +249,7 @@ class Attachment:
         sync_directories(files, data, wanted)
 
     def _fetch_identity(self) -> None:
-        """Fetch ``broker.id``, durably, before anything else: a directory with topics and without it is refused.
+        """Fetch ``broker.id``, durably, before all else: a directory with topics and without it is refused.
 
         Until all is fetched the directory is not attached, and cannot be opened without its bucket either.
         """
@@ -259,7 +259,7 @@ class Attachment:
             sync_directories(self._files, self._data, ["meta"])
             self.report.fetched.append(path)
 
-    def _quarantine(self, path: str, stored: TreeFile | None) -> None:
+    def _quarantine(self, path: str, stored: BucketTreeFile | None) -> None:
         """Keep what a local file has beyond the bytes that the bucket has of it, if it is a log."""
         if not path.endswith(".log"):
             return
@@ -315,12 +315,12 @@ class Attachment:
                 yield from self._walk(path)
 
 
-def is_prefix(stored: TreeFile, file: ReadableFile) -> bool:
+def is_prefix(stored: BucketTreeFile, file: ReadableFile) -> bool:
     """Return whether *file* begins with the bytes of *stored*, by their checksums."""
     return common_prefix(stored, file) >= stored.size
 
 
-def common_prefix(stored: TreeFile, file: ReadableFile, start: int = 0) -> int:
+def common_prefix(stored: BucketTreeFile, file: ReadableFile, start: int = 0) -> int:
     """Return up to where *file* has the bytes of *stored* from *start* on, by whole stretches."""
     at = start
     for extent in stored.extents:
@@ -344,7 +344,7 @@ def common_prefix(stored: TreeFile, file: ReadableFile, start: int = 0) -> int:
     return at
 
 
-def _written(stored: TreeFile) -> int:
+def _written(stored: BucketTreeFile) -> int:
     """Return where the written bytes of a file end."""
     return stored.extents[-1].end if stored.extents else 0
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
-from cordwood.bucket.looping import ShippingThread
+from cordwood.bucket.looping import CLOSE_SECONDS, ShippingThread
 from cordwood.bucket.ownership import NONCE_DIGITS, ObjectStore
 from cordwood.bucket.probe import RACERS, probe
 from cordwood.bucket.session import BucketSession, options_of
@@ -18,6 +19,13 @@ from cordwood.storage.meta import identity
 
 #: How long a start waits for a store that does not answer.
 START_SECONDS = 60.0
+
+
+class BucketLag(NamedTuple):
+    """For how long something that is durable here is not in the bucket, and how many bytes that are."""
+
+    seconds: float
+    bytes: int
 
 
 class ShippedDirectory:
@@ -44,7 +52,14 @@ class ShippedDirectory:
         self.store = store_at(bucket) if isinstance(bucket, str) else bucket
         nonce, options = process.new_nonce()[:NONCE_DIGITS], options_of(opening.config)
         self.session = BucketSession(opening.files, opening.path, self.store, host, nonce, options, warn)
-        self.opening = replace(opening, files=self.session.files, prepare=self._prepare, finish=self._finish)
+        self.opening = replace(
+            opening,
+            files=self.session.files,
+            remote=self.session.journal,
+            prepare=self._prepare,
+            closing=self.closing,
+            finish=self._finish,
+        )
         self.thread: ShippingThread | None = None
         self._is_probed = not isinstance(bucket, str)
         self._host = host
@@ -73,17 +88,24 @@ class ShippedDirectory:
         """Ship the directory, whose identity is *owned*, from now on. Raises as opening it does."""
         self.session.begin(owned)
         self.session.shipper.give_up_after(None)
+        self.session.journal.wait_for = self.session.shipper.wait
         self.thread = ShippingThread(self.session, self._host, self._on_failure, self._warn)
         self.thread.start()
+
+    def lag(self) -> BucketLag:
+        """Return how far the bucket is behind: what a takeover at this moment would lose at most."""
+        waiting, now_ns = self.session.shipper.waiting_bytes(), self._host.clock.monotonic_ns()
+        seconds = (now_ns - self.status.behind_since_ns) / 1e9 if waiting else 0.0
+        return BucketLag(seconds, waiting)
 
     @property
     def status(self) -> ShippingStatus:
         """How far the bucket is behind."""
         return self.session.shipper.status
 
-    def waiting_bytes(self) -> int:
-        """Return the bytes that are durable here and not in the bucket."""
-        return self.session.shipper.waiting_bytes()
+    def closing(self) -> None:
+        """Limit how long anything waits for the bucket from now on: the directory is about to be closed."""
+        self.session.shipper.give_up_after(CLOSE_SECONDS)
 
     def _finish(self) -> None:
         """Ship what is left, for a limited time, and stop. With the lock of the directory held."""

@@ -32,7 +32,7 @@ class BucketOptions:
 
     #: The milliseconds between two pieces, at the least.
     interval_ms: int = 1_000
-    #: See `BucketManifest.lease_ms`. None keeps what the log has.
+    #: See `LogManifest.lease_ms`. None keeps what the log has.
     lease_ms: int | None = None
     limits: ShippingLimits = field(default_factory=ShippingLimits)
 
@@ -99,7 +99,9 @@ class BucketSession:
         nonces = record.nonces if record is not None and record.attached else ()
         # Noted before anything can be appended: another owner may have appended what it never shipped.
         takeover = 0 if self.shipper.is_preceded_by(nonces) else self.shipper.epoch
-        complete = broker_id is not None and self.shipper.is_continued_by(nonces)
+        # Where nothing was shipped yet there is nothing to fetch, whatever became of the owners so far.
+        continued = not tree.root or self.shipper.is_continued_by(nonces)
+        complete = broker_id is not None and continued
         if complete and not attachment.is_behind():
             attachment.ship_differences(self.journal)
         else:

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 from cordwood.bucket.ownership import (
     HEAD_SIZE,
     KEEP_MS,
-    BucketManifest,
     Get,
+    LogManifest,
     LogPiece,
     ObjectStore,
     Ownership,
@@ -59,6 +59,8 @@ Result = TypeVar("Result")
 #: The first wait after a request failed, and the longest one.
 BACKOFF_MS = 100
 BACKOFF_MAX_MS = 10_000
+#: How often those that wait look whether they still may.
+WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class BucketState(NamedTuple):
     pieces: dict[str, bytes]
 
 
-def load_pages(store: ObjectStore, manifest: BucketManifest, pause: Callable[[int], None]) -> Tree:
+def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int], None]) -> Tree:
     """Return the state as of the floor of *manifest*.
 
     Raises:
@@ -209,7 +211,7 @@ class Shipper:
         self._give_up_ns: int | None = None
         self._give_up_seconds: float | None = None
         self._in_flight = 0
-        self._before: tuple[BucketManifest, list[str]] | None = None
+        self._before: tuple[LogManifest, list[str]] | None = None
         self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
@@ -281,7 +283,7 @@ class Shipper:
 
     @property
     def lease_ms(self) -> int:
-        """The lease of the log; see `BucketManifest.lease_ms`."""
+        """The lease of the log; see `LogManifest.lease_ms`."""
         return self._owned().current.manifest.lease_ms
 
     # --- shipping ---------------------------------------------------------------------------------
@@ -376,8 +378,8 @@ class Shipper:
 
     # --- any thread -------------------------------------------------------------------------------
 
-    def wait(self, number: int, timeout_seconds: float | None = None) -> bool:
-        """Wait until every change up to *number* of the journal is in the bucket; return whether it is.
+    def wait(self, number: int) -> None:
+        """Return once every change up to *number* of the journal is in the bucket.
 
         Raises:
             LogClosed: If shipping was stopped before.
@@ -385,13 +387,13 @@ class Shipper:
         """
         with self._shipped:
             while self._shipped_number < number and self._failure is None:
-                if not self._shipped.wait(timeout_seconds):
-                    return False
+                # Now and then, because the time for it may be limited meanwhile.
+                self._shipped.wait(WAIT_SECONDS)
+                self._check_time()
             # Several may wait, and each notice wakes one of them.
             self._shipped.notify()
             if self._shipped_number < number and self._failure is not None:
                 raise self._failure
-            return True
 
     def fail(self, error: BaseException) -> None:
         """Let every thread that waits know that nothing more is shipped, because of *error*."""
@@ -423,16 +425,20 @@ class Shipper:
             LogClosed: If shipping was stopped.
             StoreUnavailable: If the store did not answer for as long as `give_up_after` says.
         """
-        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
-            if self._store.refusal is not None:
-                raise self._store.refusal
-            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
+        self._check_time()
         self.status = self.status._replace(retries=self.status.retries + 1)
         wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
             raise LogClosed("shipping to the bucket was stopped")
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _check_time(self) -> None:
+        """Raise StoreUnavailable, or the last refusal, if the time that `give_up_after` gave is over."""
+        if self._give_up_ns is not None and self._clock.monotonic_ns() > self._give_up_ns:
+            if self._store.refusal is not None:
+                raise self._store.refusal
+            raise StoreUnavailable(f"the store of the bucket did not answer for {self._give_up_seconds:g} s")
 
     def _owned(self) -> Ownership:
         assert self._owner is not None, "nothing is shipped before the takeover"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cordwood.bucket.ownership import (
     BucketIdentity,
-    BucketManifest,
     FellBehind,
+    LogManifest,
     ObjectStore,
     Reading,
     perform,
@@ -32,7 +32,7 @@ class BucketView:
     """The state of a log in a bucket at one moment."""
 
     identity: BucketIdentity
-    manifest: BucketManifest
+    manifest: LogManifest
     tree: Tree
     #: The next piece, and the hash of the last one that counts.
     reading: Reading

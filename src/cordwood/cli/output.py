@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from cordwood.records import Progress
+from cordwood.wording import bytes_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -124,12 +125,61 @@ def progress_bar(doing: str, total_bytes: int | None, *, shown: bool = True) -> 
     if not shown or not sys.stderr.isatty():
         yield lambda done: None
         return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        FileSizeColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with _bar(*columns) as bar:
-        task = bar.add_task(doing, total=total_bytes)
+    # Without a total there is nothing that remains.
+    known = (
+        (DownloadColumn(), TimeRemainingColumn()) if total_bytes else (FileSizeColumn(), TimeElapsedColumn())
+    )
+    with _bar(TextColumn("{task.description}"), BarColumn(), *known) as bar:
+        task = bar.add_task(doing, total=total_bytes or None)
         yield lambda done: bar.update(task, completed=done)
+
+
+class CountBar:
+    """A bar of things that are counted, which shows their size in bytes too; both may be said or not."""
+
+    def __init__(self, show: Callable[[int, int | None, str], None], things: str) -> None:
+        self._show = show
+        self._things = things
+        self._done, self._total, self._bytes = 0, 0, 0
+
+    def count(self, done: int, total: int) -> None:
+        """Show that *done* things of *total* are done."""
+        self._done, self._total = done, total
+        self._update()
+
+    def measure(self, size: int) -> None:
+        """Show that they have *size* bytes."""
+        self._bytes = size
+        self._update()
+
+    def _update(self) -> None:
+        counted = f"{self._done:,}/{self._total:,} {self._things} " if self._total else ""
+        self._show(self._done, self._total or None, f"{counted}{bytes_text(self._bytes)}")
+
+
+@contextlib.contextmanager
+def count_bar(doing: str, things: str, *, shown: bool = True) -> Iterator[CountBar]:
+    """Show how many *things* are done, of how many once that is known; on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield CountBar(lambda done, total, text: None, things)
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"))
+    with _bar(*columns, TimeElapsedColumn()) as bar:
+        task = bar.add_task(doing, total=None, said="")
+        yield CountBar(
+            lambda done, total, text: bar.update(task, completed=done, total=total, said=text), things
+        )
 
 
 @contextlib.contextmanager

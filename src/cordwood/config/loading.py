@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import os
 from collections.abc import Iterable, Mapping
@@ -277,6 +276,9 @@ def _topic_config(defaults: TopicConfig, overrides: tuple[tuple[str, str], ...])
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the most similar name in *known*, or None if no name is similar enough."""
     # The cutoff is strict because many names share their last word: segment.ms is no hint for retention.ms.
+    # Loaded here, because most programs never need a suggestion.
+    import difflib
+
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None)
 
 

@@ -217,6 +217,13 @@ class TopicConfig:
         False,
         "Whether retention keeps records that a consumer group with committed offsets has not committed yet.",
     )
+    remote_acks: bool = declare(
+        "cordwood.remote.acks",
+        _BOOLEAN,
+        False,
+        "Whether records are acknowledged and visible only once the bucket of cordwood.bucket has them. With "
+        "the first such topic, committed offsets, transactions and topics wait for the bucket too.",
+    )
     chain: bool = declare(
         "cordwood.chain",
         _BOOLEAN,
@@ -389,6 +396,21 @@ class TopicConfig:
         "ms",
         "Whether times are stored in milliseconds (ms) or microseconds (us), which the formats rustlog and "
         "kimberlite can; clients see milliseconds, and the header cordwood.timestamp_us.",
+        broker={},
+    )
+    export_index_interval: int = declare(
+        "cordwood.export.index.interval",
+        integer(1, INT_MAX),
+        100,
+        "The records from one entry to the next in the index that an export to rustlog or frame has. An "
+        "import sets it as it finds it.",
+        broker={},
+    )
+    export_time_index: bool = declare(
+        "cordwood.export.time.index",
+        _BOOLEAN,
+        True,
+        "Whether an export to frame has indexes by time. An import sets it as it finds it.",
         broker={},
     )
     explicit: frozenset[str] = frozenset()

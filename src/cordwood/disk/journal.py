@@ -12,13 +12,17 @@ later. `DiskJournal.is_undisturbed` says whether what is read then is still what
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from cordwood.disk.changes import CutChange, FileChange, FileTrack, JournalCut
-from cordwood.disk.files import Buffer, Files, join
+from cordwood.disk.files import Buffer, Files, SyncFailed, join
 from cordwood.disk.patches import Stretch
+from cordwood.errors import CordwoodError
 
+#: The files with records: a sync of them is what an acknowledgement waits for.
+RECORD_SUFFIXES = (".log", ".sum", ".index", ".oidx")
 #: The bytes of a file, and of all files, that are kept in memory between two cuts.
 KEPT_PER_FILE = 64 << 10
 KEPT_IN_ALL = 16 << 20
@@ -41,6 +45,11 @@ class DiskJournal:
         self._removed: dict[str, None] = {}
         self._directories: dict[str, None] = {}
         self._number = 0
+        #: Called with a number by those who may go on once a cut with it is safe; None while nobody waits.
+        self.wait_for: Callable[[int], None] | None = None
+        #: The directories of topics whose syncs wait so, relative to the root.
+        self._waiting_topics: set[str] = set()
+        self._exempt = threading.local()
         self._kept = 0
         #: The paths that a rename under way takes away or replaces.
         self._renaming: list[str] = []
@@ -54,6 +63,74 @@ class DiskJournal:
         """Return the bytes of files that changed since the last cut."""
         with self._lock:
             return sum(track.change.bytes for track in self._dirty)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def let_topic_wait(self, directory: str, *, waits: bool) -> None:
+        """Let syncs of the records of the topic in *directory* return only once they are safe, or no longer.
+
+        With the first such topic, so do syncs of the broker's own topics and of the catalogue: what those say
+        must not be lost where the records that depend on it are not.
+        """
+        relative = self.relative(directory)
+        if relative is None:
+            return
+        topics = self._waiting_topics | {relative} if waits else self._waiting_topics - {relative}
+        # Replaced, because other threads look at it without the lock.
+        self._waiting_topics = topics
+
+    @contextlib.contextmanager
+    def exempt(self) -> Iterator[None]:
+        """Let no sync of this thread wait: the caller waits for all of them at once."""
+        self._exempt.now = True
+        try:
+            yield
+        finally:
+            self._exempt.now = False
+
+    def waits(self, path: str) -> bool:
+        """Return whether a sync of *path* waits until it is safe."""
+        topics = self._waiting_topics
+        if not topics or self.wait_for is None or getattr(self._exempt, "now", False):
+            return False
+        names = path.split("/", 3)
+        # A partition, or a file of records below it; not its indexes, nor its chain.
+        if names[0] == "meta":
+            return path == "meta/catalogue.log"
+        if names[0] != "topics" or len(names) < 3:
+            return False
+        if len(names) == 4 and not names[3].endswith(RECORD_SUFFIXES):
+            return False
+        return names[1].startswith("__") or "/".join(names[:2]) in topics
+
+    def waits_in(self, directory: str) -> bool:
+        """Return whether a sync of the records in *directory* waits until they are safe."""
+        if not self._waiting_topics:
+            return False
+        relative = self.relative(directory)
+        return relative is not None and self.waits(f"{relative}/segments/{RECORD_SUFFIXES[0]}")
+
+    def waiting_for_now(self) -> Callable[[], None]:
+        """Return a call that returns once what is durable by now is safe, and raises SyncFailed if never."""
+        number, wait_for = self._number, self.wait_for
+
+        def wait() -> None:
+            if wait_for is not None:
+                try:
+                    wait_for(number)
+                except CordwoodError as error:
+                    raise SyncFailed(errno.EIO, str(error), self._prefix) from error
+
+        return wait
+
+    def wait(self, path: str) -> None:
+        """Return once what is durable by now is safe, if a sync of *path* waits for that.
+
+        Raises:
+            SyncFailed: If it never will be.
+        """
+        if self.waits(path):
+            self.waiting_for_now()()
 
     # --- cutting ----------------------------------------------------------------------------------
 

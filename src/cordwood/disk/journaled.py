@@ -72,6 +72,9 @@ class JournaledFiles:
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable; see `Files.sync_directory`."""
         self._inner.sync_directory(path)
+        relative = self._journal.relative(path)
+        if relative is not None:
+            self._journal.wait(relative)
 
     def exists(self, path: str) -> bool:
         """Return whether *path* names anything; see `Files.exists`."""
@@ -174,6 +177,8 @@ class JournaledFile(_PassedOn):
         serial = self._journal.syncing(self._track)
         self._inner.sync()
         self._journal.synced(self._track, serial)
+        if self._track.path is not None:
+            self._journal.wait(self._track.path)
 
     def close(self) -> None:
         """Close the file without a sync; see `File.close`."""

@@ -46,6 +46,7 @@ class TransactionCommit:
             StorageError: Some batches may have been appended.
         """
         transactions, known = self._transactions, self._known
+        transactions.finish_oldest()
         shares = self._shares()
         if not shares:
             return {}

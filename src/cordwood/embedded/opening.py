@@ -61,8 +61,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         memory = os.fspath(path) == ":memory:"
         files = MemoryFiles() if memory else files_of(os.path.abspath(local_path(os.fspath(path))), config)
     data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(local_path(os.fspath(path)))
-    # A map goes through the page cache, which direct I/O is there to leave alone.
-    mapped = config.io != "direct"
+    mapped = config.io != "direct"  # a map goes through the page cache
     if read_only:
         return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)), clock=clock)
     host = Host(clock or SystemClock())
@@ -77,7 +76,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     )
     shipped = None if bucket is None else _shipped(bucket, opening, host)
     directory = _opened(lambda: DataDirectory(opening if shipped is None else shipped.opening))
-    log = Log(owned=directory, clock=clock)
+    log = Log(owned=directory, clock=clock, shipped=shipped)
     try:
         if shipped is not None:
             shipped.start(directory.identity)

@@ -66,6 +66,9 @@ _NANOSECONDS = 1_000_000
 #: Later than every time at which a transaction can have begun.
 _FAR_FUTURE_MS = 1 << 62
 _REQUEST = object()
+#: How many transactional ids are kept after their last transaction has ended. The next transaction of an id
+#: that is kept has the same producer, so that partitions need not know more producers than there are ids.
+IDS_KEPT = 1000
 
 
 class TransactionalId:
@@ -105,6 +108,7 @@ class LogTransactions:
             config.transaction_max_timeout_ms, config.transactional_id_expiration_ms
         )
         self._coordinator = TransactionCoordinator(self._limits, self.node.admission)
+        #: In the order of their last transactions, oldest first, as far as they are not in use.
         self._ids: dict[str, TransactionalId] = {}
         #: Notified when an id is no longer busy. Held for the coordinator, and never while the disk is used.
         self._guard = Condition()
@@ -156,7 +160,9 @@ class LogTransactions:
         Ids that are busy are left out, unless told to *wait*. Returns whether nothing is left.
         """
         is_finished = True
-        for known in list(self._ids.values()):
+        with self._guard:
+            found = list(self._ids.values())
+        for known in found:
             with self._guard:
                 while wait and known.busy:
                     self._guard.wait()
@@ -164,15 +170,55 @@ class LogTransactions:
                     is_finished &= not known.busy
                     continue
                 known.busy = True
-            try:
-                self.finish(known)
-            except CordwoodError as error:
-                is_finished = False
-                if not isinstance(error, LogFailed):
-                    _LOGGER.warning("a transaction of %s is not finished yet: %s", known.id, error)
-            finally:
-                self.release(known)
+            is_finished &= self._finish_quietly(known)
         return is_finished
+
+    def _finish_quietly(self, known: TransactionalId) -> bool:
+        """Finish an id that is busy, and release it. Returns whether nothing is left."""
+        try:
+            self.finish(known)
+        except CordwoodError as error:
+            if not isinstance(error, LogFailed):
+                _LOGGER.warning("a transaction of %s is not finished yet: %s", known.id, error)
+            return False
+        finally:
+            self.release(known)
+        return True
+
+    def finish_oldest(self) -> None:
+        """Finish what commits of the oldest ids have left, if too many ids are kept; `begin` forgets them.
+
+        Takes constant time: two ids at most, for each one that is added. In a log without a thread in the
+        background nobody else does it.
+        """
+        for _ in range(2):
+            with self._guard:
+                known = self._take_oldest()
+                if known is None or known.busy or not known.is_unfinished:
+                    continue
+                known.busy = True
+            self._finish_quietly(known)
+
+    def _take_oldest(self) -> TransactionalId | None:
+        """Return the oldest id if too many are kept, and make it the newest. With the guard held."""
+        if len(self._ids) <= IDS_KEPT:
+            return None
+        known = self._ids.pop(next(iter(self._ids)))
+        self._ids[known.id] = known
+        return known
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest ids that have nothing left to do, if too many are kept. With the guard held.
+
+        Their stored states stay, until they expire. The next transaction of such an id gets a new producer.
+        """
+        for _ in range(2):
+            known = self._take_oldest()
+            if known is None or known.owner is not None or known.busy or known.is_unfinished:
+                continue
+            del self._ids[known.id]
+            if known.producer is not None:
+                self._coordinator.forget(known.id)
 
     def close(self) -> None:
         """Wait for commits that are under way, finish all transactions and refuse every later call.
@@ -204,30 +250,39 @@ class LogTransactions:
         self.node.topics.ensure_internal(NAME)
         transaction = LogTransaction(log, self, transactional_id, timeout_ms)
         with self._guard:
-            known = self._ids.setdefault(transactional_id, TransactionalId(transactional_id))
+            known = self._use(transactional_id)
             while known.busy:
                 # A commit that is under way ends soon.
                 self._guard.wait()
+                # It may have been forgotten meanwhile.
+                known = self._use(transactional_id)
             if known.owner is not None and not self._is_timed_out(known, known.owner):
                 raise TransactionStateInvalid(
                     f"the transactional id {transactional_id} has an open transaction"
                 )
             known.owner, known.begun_ns = transaction, self._clock.monotonic_ns()
+            self._forget_oldest()
         return transaction
+
+    def _use(self, transactional_id: str) -> TransactionalId:
+        """Return an id, the newest from now on. With the guard held."""
+        known = self._ids.pop(transactional_id, None) or TransactionalId(transactional_id)
+        self._ids[transactional_id] = known
+        return known
 
     def drop(self, transaction: LogTransaction) -> None:
         """Abort a transaction of which nothing was written."""
         transaction.ended = "aborted"
         with self._guard:
-            known = self._ids[transaction.id]
-            if known.owner is transaction:
+            known = self._ids.get(transaction.id)
+            if known is not None and known.owner is transaction:
                 known.owner = None
 
     def withdraw(self, transaction: LogTransaction) -> None:
         """Abort a transaction whose commit was cancelled. A commit that has begun is finished instead."""
         with self._guard:
-            known = self._ids[transaction.id]
-            if known.owner is not transaction or known.busy:
+            known = self._ids.get(transaction.id)
+            if known is None or known.owner is not transaction or known.busy:
                 return
             known.owner = None
         transaction.ended = "aborted"
@@ -252,12 +307,12 @@ class LogTransactions:
         try:
             self._check_usable()
             with self._guard:
-                known = self._ids[transaction.id]
-                while known.busy:
+                known = self._ids.get(transaction.id)
+                while known is not None and known.busy:
                     self._guard.wait()
-                if known.owner is not transaction:
+                if known is None or known.owner is not transaction:
                     raise TransactionStateInvalid(
-                        f"another transaction has taken over the transactional id {known.id}"
+                        f"another transaction has taken over the transactional id {transaction.id}"
                     )
                 if self._is_timed_out(known, transaction):
                     raise TransactionStateInvalid(

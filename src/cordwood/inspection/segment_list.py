@@ -12,6 +12,7 @@ from cordwood.index import NO_TIMESTAMP
 from cordwood.storage.log import mark_path, newest_mark, read_state, state_path, synced_bound
 from cordwood.storage.meta import is_shared, partition_directory
 from cordwood.storage.readonly import ReadOnlyDirectory
+from cordwood.tenancy import suggest
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,10 @@ def list_segments(path: str | os.PathLike[str], topic: str) -> list[ListedSegmen
         StorageError: If what says which segments there are cannot be read.
     """
     files, data, found = PosixFiles(), os.path.abspath(os.fspath(path)), []
-    entry = ReadOnlyDirectory(files, data, BrokerConfig(), mapped=False).topics.get(topic)
+    topics = ReadOnlyDirectory(files, data, BrokerConfig(), mapped=False).topics
+    entry = topics.get(topic)
     if entry is None:
-        raise UnknownTopic.named(topic)
+        raise UnknownTopic.named(topic, suggestion=suggest(topic, topics))
     if is_shared(entry):
         raise RecordRefused(f"topic {topic} is in the shared log: its records are in segments of __shared")
     for partition in range(entry.partitions):

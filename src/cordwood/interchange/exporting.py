@@ -9,6 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from cordwood import tenancy
+from cordwood.config import TopicConfig
 from cordwood.disk import Files
 from cordwood.errors import CordwoodError, UnknownTopic
 from cordwood.formats import batch
@@ -126,6 +127,7 @@ class _TopicWork:
     system: str
     #: Whether the frames of the topic are those of the system.
     kept: bool
+    config: TopicConfig
     losses: Losses = field(default_factory=Losses)
 
     @classmethod
@@ -137,8 +139,8 @@ class _TopicWork:
             raise UnknownTopic.named(topic, suggestion=suggest(topic, directory.topics))
         numbers = range(entry.partitions)
         parts = [_PartitionPart(directory.readable(topic, number), done) for number in numbers]
-        kept = directory.config_of(entry.config).format == target.system
-        return cls(topic, entry.id, parts, target.system, kept)
+        config = directory.config_of(entry.config)
+        return cls(topic, entry.id, parts, target.system, config.format == target.system, config)
 
     def cut(self, intents: OpenIntents) -> None:
         """Leave out batches of the Spark sink that are being published."""
@@ -165,14 +167,22 @@ def _write(out: NewDirectory, work: _TopicWork, limits: SegmentLimits) -> None:
             frames = ((number, part.read_frames()) for number, part in enumerate(work.parts))
             kafka.write_partitions(out, frames, limits, topic=work.topic)
         case "rustlog":
-            rustlog.write_partitions(out, work.outgoing(), work.losses, limits)
+            interval = work.config.export_index_interval
+            rustlog.write_partitions(out, work.outgoing(), work.losses, limits, interval=interval)
         case "kimberlite":
             org = tenancy.split(work.topic).org
             kimberlite.write_partitions(out, work.outgoing(), work.losses, limits, tenant=org)
         case "laminarmq":
             laminarmq.write_partitions(out, work.outgoing(), work.losses, limits)
         case "frame":
-            frame.write_partitions(out, work.outgoing(), work.losses, limits)
+            frame.write_partitions(
+                out,
+                work.outgoing(),
+                work.losses,
+                limits,
+                interval=work.config.export_index_interval,
+                with_times=work.config.export_time_index,
+            )
 
 
 def _in_order(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from functools import partial
 
@@ -10,15 +9,14 @@ from cordwood.disk import Files, join
 from cordwood.formats.per_record import frame
 from cordwood.index import TimeIndex
 from cordwood.interchange.directories import NewDirectory, find_partitions, segments
+from cordwood.interchange.intervals import INDEX_ENTRY, indexed_offsets
 from cordwood.interchange.kept import KeptPartition, StoredFrame, StoredItem
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled
 from cordwood.interchange.walking import RecordLayout, walk, walk_frames
 from cordwood.records import Record
 
-INDEX_INTERVAL = 100
 SEGMENT_BYTES = 1 << 30
-_INDEX_ENTRY = struct.Struct(">QQ")
 
 
 _LAYOUT = RecordLayout(frame.parse_record, 8, "frame")
@@ -46,6 +44,12 @@ def read_frames(files: Files, directory: str, losses: Losses, *, topic: str) -> 
     return {number: KeptPartition(partial(_frames, files, path, losses)) for number, path in found.items()}
 
 
+def read_indexes(files: Files, directory: str, *, topic: str) -> dict[int, dict[int, list[int]]]:
+    """Return the offsets in the indexes of each partition, by the base of the segment."""
+    found = _find(files, directory, topic)
+    return {number: indexed_offsets(files, path, ".idx") for number, path in found.items()}
+
+
 def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
     roots = ("", join("topics", topic))
     return find_partitions(files, directory, ".log", roots=roots, inner="segments")
@@ -71,17 +75,34 @@ def _segments(files: Files, directory: str, losses: Losses) -> list[tuple[int, s
     return left
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
-    """Write ``<n>/segments/<base>.log``, ``.idx`` and ``.timeidx`` for each partition."""
+def has_time_indexes(files: Files, directory: str, *, topic: str) -> bool:
+    """Return whether a partition has an index by time."""
+    return any(segments(files, path, ".timeidx") for path in _find(files, directory, topic).values())
+
+
+def write_partitions(
+    out: NewDirectory,
+    outgoing: Outgoing,
+    losses: Losses,
+    limits: SegmentLimits,
+    *,
+    interval: int,
+    with_times: bool,
+) -> None:
+    """Write ``<n>/segments/<base>.log`` and ``.idx``, and ``.timeidx`` if *with_times*.
+
+    The indexes have every *interval*-th record.
+    """
+    suffixes = ("log", "idx", "timeidx") if with_times else ("log", "idx")
     for partition, records in outgoing:
-        names = SegmentFiles((str(partition), "segments"), ("log", "idx", "timeidx"))
+        names = SegmentFiles((str(partition), "segments"), suffixes)
         for segment in rolled(out, records, names, limits, SEGMENT_BYTES):
-            log, index, times = segment.files
+            log, index, *times = segment.files
             largest = TimeIndex(sparse=True)
             for number, record in enumerate(segment.records):
-                is_indexed = number % INDEX_INTERVAL == 0
+                is_indexed = number % interval == 0
                 if is_indexed:
-                    index.append(_INDEX_ENTRY.pack(record.offset, log.size))
+                    index.append(INDEX_ENTRY.pack(record.offset, log.size))
                 largest.add(record.timestamp, record.offset, is_indexed=is_indexed)
                 if isinstance(record, StoredFrame):
                     log.append(record.data)
@@ -92,4 +113,5 @@ def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limi
                         record.offset, record.timestamp, record.key, record.value, size_max=1 << 32
                     )
                 )
-            times.append(largest.entries)
+            for file in times:
+                file.append(largest.entries)

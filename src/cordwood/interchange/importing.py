@@ -22,6 +22,8 @@ from cordwood.formats import EVERY_FORMAT, Encoded, Format
 from cordwood.interchange import frame, kafka, kimberlite, laminarmq, rafka, rustlog
 from cordwood.interchange.directories import NewFile
 from cordwood.interchange.frames import BatchFrame, dense, frames_of
+from cordwood.interchange.intervals import INDEX_INTERVAL as DEFAULT_INTERVAL
+from cordwood.interchange.intervals import IndexedSegment, interval_of
 from cordwood.interchange.kept import KeptPartition, NewSegment, chunks
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.publishing import ImportedTopic, created
@@ -33,6 +35,8 @@ from cordwood.storage.meta import check_topic_name
 SEGMENT_BYTES = 256 << 20
 INITIAL_OFFSET = "cordwood.initial.offset"
 PRECISION = "cordwood.timestamp.precision"
+INDEX_INTERVAL = "cordwood.export.index.interval"
+TIME_INDEX = "cordwood.export.time.index"
 #: The systems whose record format a topic can have.
 KEPT_SYSTEMS = ("rustlog", "kimberlite", "laminarmq", "frame")
 
@@ -329,6 +333,7 @@ def _import_kept(
     count = max(found, default=0) + 1
     if EVERY_FORMAT[settings.format].holds.microseconds:
         config = {PRECISION: "us", **config}
+    config = {**_index_settings(files, source, topic, kept, losses), **config}
     # Losses were counted while the source was checked, and the source is read again.
     lines, done = losses.lines(), 0
     try:
@@ -345,16 +350,42 @@ def _import_kept(
     return ImportReport(topic, source.system, tuple(each.report() for each in kept), lines)
 
 
+def _index_settings(
+    files: Files, source: ImportSource, topic: str, kept: Sequence[_KeptLog], losses: Losses
+) -> dict[str, str]:
+    """Return the settings with which an export of the topic has the indexes of the source."""
+    where = source.directory
+    match source.system:
+        case "rustlog":
+            found, times = rustlog.read_indexes(files, where, topic=topic), True
+        case "frame":
+            found = frame.read_indexes(files, where, topic=topic)
+            times = frame.has_time_indexes(files, where, topic=topic)
+        case _:
+            return {}
+    interval = interval_of(
+        IndexedSegment(base, count, found[each.number].get(base, ()))
+        for each in kept
+        for base, count in each.counts.items()
+    )
+    if interval is None:
+        losses.add("indexes with a distance between entries that changes, which an export makes anew")
+    settings = {} if interval in (None, DEFAULT_INTERVAL) else {INDEX_INTERVAL: str(interval)}
+    return settings if times else {**settings, TIME_INDEX: "false"}
+
+
 class _KeptLog:
     """One partition of a source whose frames are kept."""
 
     def __init__(self, number: int, partition: KeptPartition, settings: TopicConfig, org: int) -> None:
-        self._number = number
+        self.number = number
         self._partition = partition
         self._settings = settings
         self._format: Format = EVERY_FORMAT[settings.format].for_partition(number, org)
         self._segments = 0
         self._records = 0
+        #: How many records each segment has, by its base.
+        self.counts: dict[int, int] = {}
         #: The first offset, None if the source says none.
         self.start: int | None = None
         #: How many segments there are besides those of the source.
@@ -362,19 +393,23 @@ class _KeptLog:
 
     def check(self) -> None:
         """Read and check all frames; raises as `chunks` does."""
+        base = 0
         for item in self._chunks():
             if isinstance(item, NewSegment):
                 self._segments += 1
                 self.start = item.base if self.start is None else self.start
+                base = item.base
+                self.counts[base] = 0
             else:
                 self._records += len(item.sizes)
+                self.counts[base] += len(item.sizes)
 
     def append(self, directory: DataDirectory, topic: str) -> Iterator[int]:
         """Append all frames to the partition, which has none yet; yield the bytes of each append. Durable."""
         if self.start is None:
             return
         begin = Beginning(self.start, self._partition.before)
-        log = directory.partitions.create_at(topic, self._number, begin)
+        log = directory.partitions.create_at(topic, self.number, begin)
         for item in self._chunks():
             if isinstance(item, NewSegment):
                 log.roll()
@@ -387,7 +422,7 @@ class _KeptLog:
 
     def report(self) -> ImportedPartition:
         start = self.start or 0
-        return ImportedPartition(self._number, start, start + self._records, self._records)
+        return ImportedPartition(self.number, start, start + self._records, self._records)
 
     def _chunks(self) -> Iterator[NewSegment | Encoded]:
         settings = self._settings

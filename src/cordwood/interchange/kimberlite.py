@@ -89,23 +89,33 @@ def read_frames(
     for number, path in find_partitions(files, directory, ".segment", inner="log").items():
         owners = _follow(files, path, losses)
         streams = sorted({stream for _, stream in owners} or {number})
-        for other in sorted({each for each, _ in owners} - {tenant}):
+        tenants = sorted({each for each, _ in owners})
+        if len(tenants) > 1:
+            raise DirectoryRefused(
+                f"{path} has one chain of the tenants {_shown(tenants)}, and a topic in the format "
+                "kimberlite has a chain of its own: leave cordwood.format out and import each tenant as a "
+                f"topic, with --tenant {tenants[0]} and so on"
+            )
+        for other in set(tenants) - {tenant}:
             named = tenancy.qualify(tenancy.split(topic).name, other)
             raise DirectoryRefused(
                 f"{path} has records of tenant {other}, and topic {topic} has tenant {tenant}: import it as "
                 f"topic {named}, or leave cordwood.format out"
             )
         if len(streams) > 1 or streams[0] > PARTITION_MAX or streams[0] in found:
-            shown = ", ".join(map(str, streams[:5])) + (" and more" if len(streams) > 5 else "")
             raise DirectoryRefused(
-                f"{path} has a chain of the streams {shown}, and a topic in the format kimberlite has a "
-                f"chain for each partition, whose stream is its number from 0 to {PARTITION_MAX}: "
+                f"{path} has a chain of the streams {_shown(streams)}, and a topic in the format kimberlite "
+                f"has a chain for each partition, whose stream is its number from 0 to {PARTITION_MAX}: "
                 "leave cordwood.format out"
             )
         first = next(_walk(files, path, None, checked=True), None)
         before = b"" if first is None or first[2].prev_hash == NO_HASH else first[2].prev_hash
         found[streams[0]] = KeptPartition(partial(_frames, files, path), before)
     return found
+
+
+def _shown(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:5])) + (" and more" if len(numbers) > 5 else "")
 
 
 def _frames(files: Files, directory: str) -> Iterator[StoredItem]:

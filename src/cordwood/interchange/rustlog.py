@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from functools import partial
 
 from cordwood.disk import Files, join
 from cordwood.formats.per_record import rustlog
 from cordwood.interchange.directories import NewDirectory, find_partitions, segments
+from cordwood.interchange.intervals import INDEX_ENTRY, indexed_offsets
 from cordwood.interchange.kept import KeptPartition, StoredFrame, StoredItem
 from cordwood.interchange.losses import Losses
 from cordwood.interchange.outgoing import Outgoing, SegmentFiles, SegmentLimits, rolled, time_and_headers
 from cordwood.interchange.walking import RecordLayout, walk, walk_frames
 from cordwood.records import Header, Record
 
-INDEX_INTERVAL = 100
 SEGMENT_BYTES = 100 << 20
-_INDEX_ENTRY = struct.Struct(">QQ")
 
 
 _LAYOUT = RecordLayout(rustlog.parse_record, 4, "record")
@@ -44,6 +42,12 @@ def read_frames(files: Files, directory: str, losses: Losses, *, topic: str) -> 
     return {number: KeptPartition(partial(_frames, files, path, losses)) for number, path in found.items()}
 
 
+def read_indexes(files: Files, directory: str, *, topic: str) -> dict[int, dict[int, list[int]]]:
+    """Return the offsets in the indexes of each partition, by the base of the segment."""
+    found = _find(files, directory, topic)
+    return {number: indexed_offsets(files, path, ".index") for number, path in found.items()}
+
+
 def _find(files: Files, directory: str, topic: str) -> dict[int, str]:
     roots = ("", "partitions", join("topics", topic, "partitions"))
     return find_partitions(files, directory, ".log", roots=roots)
@@ -62,16 +66,18 @@ def _records(files: Files, directory: str, losses: Losses) -> Iterator[Record]:
         yield Record(record.offset, record.timestamp_us // 1000, None, payload)
 
 
-def write_partitions(out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits) -> None:
-    """Write ``partitions/<n>/<base>.log`` and ``.index`` for each partition."""
+def write_partitions(
+    out: NewDirectory, outgoing: Outgoing, losses: Losses, limits: SegmentLimits, *, interval: int
+) -> None:
+    """Write ``partitions/<n>/<base>.log`` and ``.index``, which has every *interval*-th record."""
     for partition, records in outgoing:
         place = ("partitions", str(partition))
         before = -1
         for segment in rolled(out, records, SegmentFiles(place, ("log", "index")), limits, SEGMENT_BYTES):
             log, index = segment.files
             for number, record in enumerate(segment.records):
-                if number % INDEX_INTERVAL == 0:
-                    index.append(_INDEX_ENTRY.pack(record.offset, log.size))
+                if number % interval == 0:
+                    index.append(INDEX_ENTRY.pack(record.offset, log.size))
                 if isinstance(record, StoredFrame):
                     log.append(record.data)
                     continue

@@ -79,7 +79,13 @@ class MirrorChecks:
         self, place: TopicPartition, log: PartitionLog, start: int, *, before: int = 0
     ) -> tuple[Comparison, int | None]:
         stop, epoch = log.high_watermark, None
-        comparison = Comparison(log, start, stop, compacted=self._is_compacted(place[0], log))
+        comparison = Comparison(
+            log,
+            start,
+            stop,
+            compacted=self._is_compacted(place[0], log),
+            compacted_here="compact" in log.config.cleanup_policy,
+        )
         wanted = PART_BYTES
         while not comparison.is_done:
             part = self._fetch(place, comparison.position, wanted)

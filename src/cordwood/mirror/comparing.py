@@ -1,6 +1,6 @@
 """Comparing batches of the source with those of the log: byte for byte, or record for record.
 
-A source that compacts rewrites batches: then each record that is left must be here, unchanged.
+Compaction rewrites batches, at the source or here: then each record that both have must be the same.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ def local_batches(log: PartitionLog, start: int, stop: int) -> Iterator[LocalBat
 class Comparison:
     """The comparison of the offsets [start, stop) of one partition with the batches that `take` is given.
 
-    With *compacted* the source may lack records. After an OtherRecords the rest must not be compared.
+    With *compacted* the source may lack records, and with *compacted_here* the log. After an OtherRecords the
+    rest must not be compared.
     """
 
-    def __init__(self, log: PartitionLog, start: int, stop: int, *, compacted: bool) -> None:
+    def __init__(
+        self, log: PartitionLog, start: int, stop: int, *, compacted: bool, compacted_here: bool = False
+    ) -> None:
         self.position = start
         self.identical = self.rewritten = self.records = self.bytes = 0
         self._start, self._stop = start, stop
-        self._compacted = compacted
+        self._compacted, self._compacted_here = compacted, compacted_here
         self._local = local_batches(log, start, stop)
         self._next = next(self._local, None)
 
@@ -112,6 +115,8 @@ class Comparison:
         theirs = {each.offset: each for each in _data_records(found) if start <= each.offset < self._stop}
         ours = {each.offset: each for one in here for each in _data_records(one) if each.offset >= start}
         for offset, record in theirs.items():
+            if offset not in ours and self._compacted_here:
+                continue
             if ours.get(offset) != record:
                 what = "is not here" if offset not in ours else "is another one here"
                 raise OtherRecords(f"the record at offset {offset} {what}")
@@ -119,9 +124,10 @@ class Comparison:
         if left and not self._compacted:
             raise OtherRecords(f"the record at offset {left[0]} is here, not at the source")
         same_kind = any(one.header.is_control == found.header.is_control for one in here)
-        if not same_kind and not is_gap(found.header) and not self._compacted:
+        may_lack = self._compacted or self._compacted_here
+        if not same_kind and not is_gap(found.header) and not may_lack:
             raise OtherRecords(f"the batch at offset {found.header.base_offset} is not here")
-        self.records += len(theirs)
+        self.records += len(theirs.keys() & ours.keys())
 
 
 def _data_records(found: SourceBatch | LocalBatch) -> list[Record]:

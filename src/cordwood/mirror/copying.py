@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cordwood.errors import RecordRefused
 from cordwood.formats import batch
 from cordwood.kernels import Buffer
@@ -57,6 +59,11 @@ class PartitionCopy:
         """Whether it lacks something that the source had when this run began."""
         return self.position < self.target
 
+    def reached(self) -> tuple[int, int]:
+        """Return how many offsets are here, and how many there are, of what the source had at first."""
+        here = min(self.position, self.target) - self.source_start
+        return max(here, 0), max(self.target - self.source_start, 0)
+
     @property
     def size_max(self) -> int:
         """The largest batch that the topic takes."""
@@ -70,8 +77,21 @@ class PartitionCopy:
         """The bytes of the batches that this run copied."""
         return self._bytes
 
-    def take(self, data: Buffer, high_watermark: int) -> bool:
+    @property
+    def copied_end(self) -> int:
+        """The end of what was copied: the position, unless offsets are being skipped."""
+        return self.position if self.log is None else min(self.position, self.log.log_end_offset)
+
+    def take(
+        self,
+        data: Buffer,
+        high_watermark: int,
+        continues: Callable[[PartitionCopy], bool] = lambda copy: True,
+    ) -> bool:
         """Append the batches in *data*; return whether there was one. Not durable before `commit`.
+
+        Before a batch of a later leader epoch, *continues* is asked whether the source still has what was
+        copied. If not, that batch and those after it are left out.
 
         Raises:
             RecordRefused: If a batch cannot be stored here; names its offset.
@@ -87,6 +107,9 @@ class PartitionCopy:
         if cut.batches:
             self.is_alone, self.wanted_bytes = False, PART_BYTES
         for each in cut.batches:
+            is_later = self.last_epoch is not None and each.header.leader_epoch > self.last_epoch
+            if is_later and not continues(self):
+                return each is not cut.batches[0]
             self._append(each)
         if cut.fault is not None:
             raise cut.fault
@@ -122,10 +145,21 @@ class PartitionCopy:
         return self.log
 
     def _fill(self, log: PartitionLog, stop: int) -> None:
+        self._filled += max(stop - log.log_end_offset, 0)
         for frame in gap_batches(log.log_end_offset, stop):
             log.append_kept(frame)
             self.is_dirty = True
-        self._filled += max(stop - self.position, 0)
+
+    def skip_to(self, start: int, end: int) -> None:
+        """Go on at the offset *start*, where the source begins now; it ends at *end*.
+
+        It may begin within a batch, which is taken as a whole. So what is missing is filled up only to where
+        the next batch begins.
+        """
+        if start < end:
+            self.position, self.source_start, self.is_alone = start, start, False
+        else:
+            self.fill_to(start)
 
     def fill_to(self, stop: int) -> None:
         """Go on at the offset *stop*: the source has nothing before it any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from cordwood.broker.groups import NAME as OFFSETS_TOPIC
 from cordwood.broker.groups import Committed, OffsetKey, offsets_topic
 from cordwood.errors import CordwoodError
 from cordwood.formats import encode_records
-from cordwood.mirror.options import matches
+from cordwood.mirror.options import MirrorOptions, matches
 from cordwood.mirror.report import MirroredGroup
 from cordwood.mirror.source import named
 from cordwood.protocol import ApiKey, ErrorCode
@@ -113,42 +114,72 @@ def _patiently(cluster: KafkaCluster, request: Any) -> Any:
 class GroupCopies:
     """The groups of a mirror. One thread."""
 
-    def __init__(self, cluster: KafkaCluster, node: Node, patterns: tuple[str, ...]) -> None:
+    def __init__(self, cluster: KafkaCluster, node: Node, options: MirrorOptions) -> None:
         self._cluster = cluster
         self._node = node
-        self._patterns = patterns
-        self._stored: dict[str, dict[TopicPartition, int]] = {}
+        self._options = options
+        #: What groups have committed here, before this run; None until that is read.
+        self._before: dict[str, GroupOffsets] | None = None
+        self._stored: dict[str, GroupOffsets] = {}
         self._read: dict[str, GroupOffsets] = {}
         self._reports: dict[str, MirroredGroup] = {}
 
     def read(self) -> None:
         """Ask the source for all offsets. What they count is to be copied before `store`."""
-        if self._patterns:
-            names = group_names(self._cluster, self._patterns)
+        if self._options.groups:
+            names = group_names(self._cluster, self._options.groups)
             self._read = {name: committed_offsets(self._cluster, name) for name in names}
 
     def store(self, ends: Mapping[TopicPartition, int], now_ms: int) -> None:
         """Store the offsets that were read; *ends* are those of the mirrored partitions. Durable on return.
 
-        One that lies beyond the end is left out, and so is one of a partition that is not mirrored.
+        One that lies beyond the end is left out, and so is one of a partition that is not mirrored, and one
+        that would take a group back which has consumed more here.
         """
         rows: list[tuple[bytes, bytes]] = []
         for group, offsets in self._read.items():
             left, stored = list[str](), self._stored.setdefault(group, {})
+            before = self._committed_before().get(group, {})
             for place, (offset, metadata) in sorted(offsets.items()):
                 end = ends.get(place)
+                known = stored.get(place, before.get(place))
                 if end is None:
                     left.append(f"{place[0]}-{place[1]} is not mirrored")
                 elif offset > end:
                     left.append(f"{place[0]}-{place[1]} ends at {end}, before {offset}")
-                elif stored.get(place) != offset:
-                    committed = Committed(offset, _NO_EPOCH, metadata, now_ms)
-                    key = offsets_topic.offset_key(OffsetKey(group, *place))
-                    rows.append((key, offsets_topic.offset_value(committed)))
-                    stored[place] = offset
+                elif self._is_further(group, place, offset):
+                    left.append(f"{place[0]}-{place[1]} is at {before[place][0]} here, beyond {offset}")
+                else:
+                    if known != (offset, metadata):
+                        committed = Committed(offset, _NO_EPOCH, metadata, now_ms)
+                        key = offsets_topic.offset_key(OffsetKey(group, *place))
+                        rows.append((key, offsets_topic.offset_value(committed)))
+                    stored[place] = offset, metadata
             if stored or offsets:
                 self._reports[group] = MirroredGroup(group, len(stored), tuple(left))
         self._append(rows, now_ms)
+
+    def _is_further(self, group: str, place: TopicPartition, offset: int) -> bool:
+        """Return whether an offset was committed here before this run that is beyond *offset*.
+
+        What this run has stored follows the source, also back.
+        """
+        if self._options.reset_groups or place in self._stored[group]:
+            return False
+        before = self._committed_before().get(group, {}).get(place)
+        return before is not None and before[0] > offset
+
+    def _committed_before(self) -> Mapping[str, GroupOffsets]:
+        if self._before is None:
+            self._before = {}
+            for key, value in self._node.read_offsets_topic().rows():
+                with contextlib.suppress(ValueError):
+                    whose = offsets_topic.decode_key(key)
+                    if isinstance(whose, OffsetKey) and value is not None:
+                        found = offsets_topic.decode_offset(value)
+                        theirs = self._before.setdefault(whose.group, {})
+                        theirs[whose.topic, whose.partition] = found.offset, found.metadata
+        return self._before
 
     def _append(self, rows: list[tuple[bytes, bytes]], now_ms: int) -> None:
         if not rows:

@@ -19,7 +19,8 @@ class MirrorOptions:
     """The topics and groups to mirror, by patterns as a shell has them, and what else to do.
 
     Internal topics are mirrored only if they are named. ``config`` are settings of the topics that are
-    created, over those of the source. With ``skip_deleted`` a partition goes on where the source begins, if
+    created, over those of the source. Committed offsets that are further here than at the source stay, unless
+    ``reset_groups`` is set. With ``skip_deleted`` a partition goes on where the source begins, if
     that deleted records which were not copied yet. With ``follow`` the mirror never ends by itself. With
     ``verify`` everything is read from the source again and compared. A broker that does not answer, or a
     partition that nobody leads, is waited for ``seconds``.
@@ -29,12 +30,15 @@ class MirrorOptions:
     exclude: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
+    reset_groups: bool = False
     skip_deleted: bool = False
     follow: bool = False
     verify: bool = False
     seconds: float = 30.0
     #: Called with the number of bytes that were copied or compared so far.
     progress: Callable[[int], None] = lambda size: None
+    #: Called with how many offsets are here, and how many there are, of what the source had at first.
+    reached: Callable[[int, int], None] = lambda offsets, total: None
     #: Called with each failure when it happens.
     failed: Callable[[MirrorFailure], None] = lambda failure: None
     #: Asked between two steps: whether to end as if Ctrl-C had been pressed, with everything synced.

@@ -63,8 +63,9 @@ class MirrorFailure:
 class MirrorCheck:
     """What was compared with the source once more.
 
-    ``identical`` batches have the same bytes; ``rewritten`` ones were compacted at the source since, and the
-    records that are left of them are the same here. ``differences`` are sentences, one for each partition.
+    ``identical`` batches have the same bytes; ``rewritten`` ones were compacted since, at the source or here,
+    and the records that both have of them are the same. ``records`` are those that were compared.
+    ``differences`` are sentences, one for each partition.
     """
 
     batches: int

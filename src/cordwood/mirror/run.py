@@ -58,7 +58,7 @@ class MirrorRun:
         self._options = options
         self._clock = clock
         self._source = MirrorSource(cluster)
-        self._groups = GroupCopies(cluster, Node(directory, config), options.groups)
+        self._groups = GroupCopies(cluster, Node(directory, config), options)
         self._checks = MirrorChecks(self._source, options)
         self._entries: dict[str, tuple[TopicEntry, bool, tuple[str, ...]]] = {}
         self._ids: dict[str, str | None] = {}
@@ -212,7 +212,7 @@ class MirrorRun:
                     "yet; --skip-deleted goes on without them",
                 )
                 return False
-            copy.fill_to(start)
+            copy.skip_to(start, end)
             return False
         return True
 
@@ -243,7 +243,10 @@ class MirrorRun:
             self._check_known()
 
     def _ask(self, node: int, copies: Sequence[PartitionCopy], wait_ms: int) -> None:
-        wishes = [PartitionWish(each.place, each.position, each.wanted_bytes) for each in copies]
+        # A leader that was truncated has a later epoch, and refuses: `_check_epochs` looks what it has left.
+        wishes = [
+            PartitionWish(each.place, each.position, each.wanted_bytes, each.leader_epoch) for each in copies
+        ]
         is_alone = copies[0].is_alone
         try:
             parts = self._source.fetch(node, wishes, _ALONE_WAIT_MS if is_alone else wait_ms)
@@ -272,10 +275,21 @@ class MirrorRun:
 
     def _take_data(self, copy: PartitionCopy, part: FetchedPart) -> None:
         before, asked_alone = copy.copied_bytes, copy.is_alone
-        if copy.take(part.data, part.high_watermark):
+        halted = False
+
+        def continues(one: PartitionCopy) -> bool:
+            nonlocal halted
+            halted = not self._still_has_copied(one)
+            return not halted
+
+        if copy.take(part.data, part.high_watermark, continues):
             copy.failing_since = None
             self._uncommitted += copy.copied_bytes - before
             self._options.progress(sum(each.copied_bytes for each in self._copies.values()))
+            spans = [each.reached() for each in self._copies.values()]
+            self._options.reached(sum(here for here, _ in spans), sum(total for _, total in spans))
+        elif halted:
+            return
         elif len(part.data) and asked_alone and copy.wanted_bytes == PART_BYTES:
             raise RecordRefused(f"the source sends only batches before offset {copy.position}")
         elif part.throttled:
@@ -302,7 +316,7 @@ class MirrorRun:
             if node is None or not self._source.is_local(copy.place, copy.position):
                 self._trouble(copy, "the source has records there and does not send them")
                 return
-            wish = PartitionWish(copy.place, copy.position, PART_BYTES)
+            wish = PartitionWish(copy.place, copy.position, PART_BYTES, copy.leader_epoch)
             again = self._source.fetch(node, [wish], _ALONE_WAIT_MS)[copy.place]
         except OSError as error:
             self._trouble(copy, f"its leader does not answer: {error}")
@@ -325,22 +339,31 @@ class MirrorRun:
             epoch = epochs.get(copy.place, -1)
             if epoch == copy.leader_epoch:
                 continue
-            if copy.last_epoch is not None and copy.last_epoch >= 0:
-                try:
-                    end = self._source.epoch_end(copy.place, copy.last_epoch)
-                except OSError:
-                    end = None
-                if end is None:
-                    self._trouble(copy, "its new leader does not say how it continues")
-                    continue
-                if 0 <= end.end_offset < copy.position:
-                    self._fail(
-                        copy.place,
-                        f"the source was truncated: it ends leader epoch {copy.last_epoch} at offset "
-                        f"{end.end_offset}, and the log here goes up to {copy.position}",
-                    )
-                    continue
-            copy.leader_epoch = epoch
+            if self._still_has_copied(copy):
+                copy.leader_epoch = epoch
+
+    def _still_has_copied(self, copy: PartitionCopy) -> bool:
+        """Return whether the source has all of the leader epoch of the last batch that was copied.
+
+        If it has not, or that cannot be known now, the reason is noted.
+        """
+        if copy.last_epoch is None or copy.last_epoch < 0:
+            return True
+        try:
+            end = self._source.epoch_end(copy.place, copy.last_epoch)
+        except OSError:
+            end = None
+        if end is None:
+            self._trouble(copy, "its leader does not say how it continues")
+            return False
+        if 0 <= end.end_offset < copy.copied_end:
+            self._fail(
+                copy.place,
+                f"the source was truncated: it ends leader epoch {copy.last_epoch} at offset "
+                f"{end.end_offset}, and the log here goes up to {copy.copied_end}",
+            )
+            return False
+        return True
 
     # --- failing ----------------------------------------------------------------------------------
 

@@ -54,11 +54,15 @@ PASSING_CODES = frozenset(
 
 
 class PartitionWish(NamedTuple):
-    """From which offset a partition is to be read, and about how many bytes."""
+    """From which offset a partition is to be read, and about how many bytes.
+
+    A leader with another epoch than ``leader_epoch`` refuses; -1 is any.
+    """
 
     place: TopicPartition
     offset: int
     bytes_max: int
+    leader_epoch: int = -1
 
 
 class FetchedPart(NamedTuple):
@@ -169,7 +173,10 @@ class MirrorSource:
         topics: dict[str, list[fetch.FetchPartition]] = {}
         for wish in wishes:
             asked = fetch.FetchPartition(
-                index=wish.place[1], fetch_offset=wish.offset, max_bytes=wish.bytes_max
+                index=wish.place[1],
+                current_leader_epoch=wish.leader_epoch,
+                fetch_offset=wish.offset,
+                max_bytes=wish.bytes_max,
             )
             topics.setdefault(wish.place[0], []).append(asked)
         ids = {name: self.cluster.topics[name].wire_id for name in topics}

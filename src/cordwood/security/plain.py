@@ -7,7 +7,7 @@ from functools import partial
 from cordwood.security.scram import FindCredential, ScramMechanism, is_password
 from cordwood.security.steps import Completed, Computation, Refused, Step
 
-_MESSAGE_BYTES_MAX = 4096
+_MESSAGE_BYTES_MAX = 2048
 
 
 class PlainExchange:

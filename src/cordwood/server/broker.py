@@ -19,6 +19,7 @@ from cordwood.errors import (
     CordwoodError,
     DirectoryLocked,
     InvalidSetting,
+    LogClosed,
     LogFailed,
     MetadataDamaged,
     OwnerFenced,
@@ -33,6 +34,7 @@ from cordwood.telemetry import Tracer, no_tracing
 
 if TYPE_CHECKING:
     from cordwood.bucket import ShippedDirectory
+    from cordwood.embedded import Log
 
 _LOGGER = logging.getLogger("cordwood.bucket")
 MEMORY = "/memory"
@@ -161,6 +163,7 @@ class Broker:
     without a name only they can connect.
 
     ``bootstrap`` is the first address; ``addresses`` maps the name of each listener to its address.
+    ``topics`` and ``log`` show what it has stored, without a consumer.
 
     Raises:
         DirectoryLocked: If another process has locked the directory; names that process.
@@ -232,6 +235,39 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        path = self._node.directory.path
+        where = "in memory" if path == MEMORY else repr(path)
+        state = "closed" if not self._thread.is_alive() else "failed" if self.failure else "running"
+        return f"<cordwood.Broker {where} at {self.bootstrap}, {state}>"
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted, without those of the broker itself.
+
+        Raises:
+            LogClosed: If the broker is closed.
+        """
+        with self.log as log:
+            return [name for name in log.topics if not name.startswith("__")]
+
+    @property
+    def log(self) -> Log:
+        """What is synced, as a `cordwood.Log` open to read only: topics, records, `Log.scan` for columns.
+
+        A new one each time, beside the running broker.
+
+        Raises:
+            LogClosed: If the broker is closed.
+        """
+        # Brokers that nobody asks need no library beside them.
+        from cordwood import embedded
+
+        if not self._thread.is_alive():
+            raise LogClosed("the broker is closed")
+        directory = self._node.directory
+        return embedded.open(directory.path, read_only=True, files=directory.files)
 
     @property
     def failure(self) -> LogFailed | None:

@@ -8,7 +8,7 @@ answers all requests that waited for it. The loop never waits for either.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -79,6 +79,7 @@ class Pipeline:
         on_failure: Callable[[LogFailed], None],
     ) -> None:
         self._node = node
+        self._host = host
         self._clock = host.clock
         self._post = post
         self._on_advance = on_advance
@@ -91,6 +92,8 @@ class Pipeline:
         self._waiting: list[Job] = []
         self._dirty: dict[WritablePartition, _Dirty] = {}
         self._due = host.new_condition()
+        #: For records that wait for the bucket; started by the first of them.
+        self._remote: Crew | None = None
         self._syncers = Crew("sync", SYNC_THREADS, host)
         with closing_on_failure(self._syncers):
             self._compressors = Crew("compress", COMPRESSORS, host)
@@ -122,6 +125,8 @@ class Pipeline:
             self._written = True
             self._due.notify()
         self._committer.join()
+        if self._remote is not None:
+            self._remote.close()
         self._syncers.close()
         self._compressors.close()
 
@@ -261,7 +266,22 @@ class Pipeline:
         return due
 
     def _commit(self, jobs: list[Job], logs: Mapping[WritablePartition, _Dirty]) -> None:
-        failures = self._sync(list(logs))
+        remote = {log: dirty for log, dirty in logs.items() if log.waits_for_remote}
+        if remote:
+            # They wait in a thread of their own, and nothing else waits for the bucket with them.
+            waiting = [job for job in jobs if _is_in(job, remote)]
+            self._begin_remote(waiting, remote)
+            jobs = [job for job in jobs if job not in waiting]
+            logs = {log: dirty for log, dirty in logs.items() if log not in remote}
+        self._conclude(jobs, logs, self._sync(list(logs)))
+
+    def _conclude(
+        self,
+        jobs: list[Job],
+        logs: Mapping[WritablePartition, _Dirty],
+        failures: Mapping[WritablePartition, Exception],
+    ) -> None:
+        """Answer *jobs* and wake fetches: *logs* are synced, except for those that failed."""
         for job in jobs:
             job.outcomes = [
                 failures.get(outcome.log, outcome) if isinstance(outcome, Placed) else outcome
@@ -275,6 +295,37 @@ class Pipeline:
         passing = [log for log, error in failures.items() if isinstance(error, ResourcesExhausted)]
         self._keep_dirty({log: logs[log] for log in passing})
         self._post(partial(self._deliver, jobs, advances))
+
+    def _begin_remote(self, jobs: list[Job], logs: Mapping[WritablePartition, _Dirty]) -> None:
+        """Sync *logs* on the disk, and conclude in another thread once the bucket has their records."""
+        remote = self._node.directory.context.remote
+        assert remote is not None, "a partition waits for a bucket that is not there"
+        found = dict(zip(logs, self._syncers.map(_begin_one, list(logs)), strict=True))
+        wait = remote.waiting_for_now()
+        if self._remote is None:
+            self._remote = Crew("remote", 1, self._host)
+        self._remote.submit(partial(self._finish_remote, jobs, logs, found, wait))
+
+    def _finish_remote(
+        self,
+        jobs: list[Job],
+        logs: Mapping[WritablePartition, _Dirty],
+        found: Mapping[WritablePartition, Callable[[], None] | Exception],
+        wait: Callable[[], None],
+    ) -> None:
+        failures = {log: each for log, each in found.items() if isinstance(each, Exception)}
+        try:
+            wait()
+        except OSError as error:
+            failures |= {log: LogFailed(f"{log.directory}: {error.strerror}") for log in logs}
+        for log, show in found.items():
+            if log not in failures and not isinstance(show, Exception):
+                try:
+                    show()
+                except CordwoodError as error:
+                    failures[log] = error
+        self._note_failed(failures)
+        self._conclude(jobs, logs, failures)
 
     def _keep_dirty(self, logs: Mapping[WritablePartition, _Dirty]) -> None:
         """Schedule another sync of logs whose sync could not be tried, such as for lack of a file handle."""
@@ -292,10 +343,13 @@ class Pipeline:
         found = [_commit_one(log) for log in logs] if len(logs) < 2 else self._syncers.map(_commit_one, logs)
         results = zip(logs, found, strict=True)
         failures = {log: error for log, error in results if error is not None}
+        self._note_failed(failures)
+        return failures
+
+    def _note_failed(self, failures: Mapping[WritablePartition, Exception]) -> None:
         for error in failures.values():
             if isinstance(error, LogFailed):
                 self.fail(error)
-        return failures
 
     # --- both -------------------------------------------------------------------------------------
 
@@ -336,6 +390,21 @@ def _bare(error: Exception) -> Exception:
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
+
+
+def _is_in(job: Job, logs: Container[WritablePartition]) -> bool:
+    """Return whether *job* waits for one of *logs*."""
+    return any(isinstance(outcome, Placed) and outcome.log in logs for outcome in job.outcomes)
+
+
+def _begin_one(log: WritablePartition) -> Callable[[], None] | Exception:
+    try:
+        return log.begin_sync()
+    except CordwoodError as error:
+        return error
+    except Exception as error:
+        _LOGGER.exception("syncing %s failed", log.directory)
+        return error
 
 
 def _commit_one(log: WritablePartition) -> Exception | None:

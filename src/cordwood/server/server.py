@@ -38,6 +38,7 @@ from cordwood.server.security import (
     AdmittedClient,
     Authentication,
     Doors,
+    FairWorkers,
     PrincipalService,
     SaslService,
     StoredUsers,
@@ -103,6 +104,7 @@ class Server:
         self._authentication: Authentication | None = None
         self._contexts: OrgContexts | None = None
         self._threads: ServerThreads | None = None
+        self._password_checks: FairWorkers | None = None
         self.groups: Groups | None = None
         self.transactions: Transactions | None = None
         self.meter = RequestMeter(node.directory.context.telemetry, host.clock)
@@ -132,6 +134,7 @@ class Server:
         self._client_quotas_of = load_client_quotas(self._node.directory)
         sockets: list[tuple[socket.socket, str]] = []
         threads = self._threads = ServerThreads(self._post, self._host)
+        self._password_checks = FairWorkers(threads.authentication, threads.AUTHENTICATING)
         try:
             for endpoint in self._config.listeners.each:
                 sockets += [(made, endpoint.name) for made in listen(endpoint)]
@@ -317,11 +320,10 @@ class Server:
         security, admit = self._config.security_of(listener), partial(self._admit, listener)
         if security.sasl:
             assert self._authentication is not None
+            assert self._password_checks is not None
             assert self._threads is not None
-            threads = self._threads
-            return SaslService(
-                self._authentication, listener, service, admit, threads.authentication, threads.token_keys
-            )
+            checks, keys = self._password_checks, self._threads.token_keys
+            return SaslService(self._authentication, listener, service, admit, checks, keys)
         if security.tls and self._config.tenant_rules.each:
             return PrincipalService(service, admit)
         return service
@@ -401,6 +403,9 @@ class Server:
             self._checker.cancel()
         if self._acceptor is not None:
             self._acceptor.close()
+        if self._node.shipped is not None:
+            # What waits for the bucket waits for a limited time from now on.
+            self._node.shipped.closing()
         for work in self._background():
             work.close()
         if self._authentication is not None:

@@ -217,7 +217,9 @@ SEGMENT_BYTES = Histogram(
     _SEGMENT_BYTES,
 )
 MAPPED_BYTES = Gauge(
-    "cordwood_mapped_bytes", "Bytes of sealed segments that are mapped into memory; 0 if files are read."
+    "cordwood_mapped_bytes",
+    "Bytes of sealed segments that are mapped into memory. 0 in a server, which reads its files; a program "
+    "with the library finds its own as log.mapped_bytes.",
 )
 FAILED_LOGS = Gauge("cordwood_failed_logs", "Open logs that refuse appends after a failed write or sync.")
 DISK_FREE_BYTES = Gauge("cordwood_disk_free_bytes", "Free bytes in the file system of the data directory.")

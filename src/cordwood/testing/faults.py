@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
@@ -44,6 +43,9 @@ def _found(name: str, names: Iterable[str], kind: str) -> str:
     asked = name.replace("_", "").upper()
     if asked in plain:
         return plain[asked]
+    # Loaded here, because most tests never need a suggestion.
+    import difflib
+
     near = difflib.get_close_matches(asked, plain, 1)
     raise UnknownSetting(name, plain[near[0]] if near else None, kind)
 

@@ -6,15 +6,21 @@ else. A fixture imports what it needs.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from cordwood.spark import SparkSession
     from cordwood.testing.broker import KafkaBroker
 
@@ -25,8 +31,28 @@ _NAME_CHARACTERS_MAX = 200
 _CRITICAL = 2
 
 
+class _PlainModules:
+    """Finds the modules of this package before pytest does.
+
+    pytest rewrites the assertions of every distribution that has a plugin. For the whole of this one that
+    takes longer than everything else until a broker is ready, and its assertions are not those of a test.
+    """
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module of this package is, None for others."""
+        return PathFinder.find_spec(name, path, target) if name.startswith("cordwood.") else None
+
+
+_plain_modules = _PlainModules()
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and import this package as it is."""
+    if _plain_modules not in sys.meta_path:
+        sys.meta_path.insert(0, _plain_modules)
+        config.add_cleanup(lambda: sys.meta_path.remove(_plain_modules))
     config.addinivalue_line(
         "markers", "kafka(partitions=1, config={}): the partitions and settings of the topic in kafka_topic"
     )
@@ -54,7 +80,8 @@ def kafka_broker(
 
     Faults that a test causes end with the test.
     """
-    from cordwood.testing.broker import KafkaBroker
+    with _collecting_later():
+        from cordwood.testing.broker import KafkaBroker
 
     with KafkaBroker(config=kafka_broker_config) as broker:
         pytestconfig.stash[_broker_key] = broker
@@ -127,6 +154,18 @@ def cordwood_spark() -> Iterator[SparkSession]:
     yield session
     if not existing:
         session.stop()
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Import without the garbage collector, which would look through hundreds of new modules in vain."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _imported(package: str, fixture: str, extra: str) -> Any:

@@ -161,5 +161,6 @@ class KafkaCluster:
             yield connection
         except BaseException:
             connection.close()
-            del self._connections[address]
+            # After Ctrl-C this may run when `close` has already forgotten it.
+            self._connections.pop(address, None)
             raise

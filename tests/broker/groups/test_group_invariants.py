@@ -38,7 +38,7 @@ def syncs_are_awaited_in_a_stable_group(group: Group) -> None:
 
 
 def an_assignment_is_stored_in_a_stable_group(group: Group) -> None:
-    group._storing = True
+    group._given = {}
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,11 @@ class World:
         assert self.coordinator.load(self.states.entries, self.now_ms) == 0  # type: ignore[arg-type]
         known = self.coordinator.open_partitions()
         for place, log in self.logs.items():
-            for producer_id in log.open_at(len(log.entries)):
-                assert (producer_id, place) in known, "a transaction has no coordinator after a power cut"
+            found = log.log.open_transactions()
+            assert {each.producer_id for each in found} == set(log.open_at(len(log.entries)))
+            for each in found:
+                is_known = known.includes(each.producer_id, each.epoch, place)
+                assert is_known, "a transaction has no coordinator after a power cut"
         self.perform(list(self.coordinator.unfinished()))
 
     # --- producers --------------------------------------------------------------------------------

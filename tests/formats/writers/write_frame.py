@@ -25,7 +25,15 @@ def frame(offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None
     return body + struct.pack("<II", binascii.crc32(body), len(body) + 8)
 
 
-def write(data: Path, topic: str, partition: int, segments: list[list[FramedRow]]) -> Path:
+def write(
+    data: Path,
+    topic: str,
+    partition: int,
+    segments: list[list[FramedRow]],
+    *,
+    interval: int = INDEX_INTERVAL,
+    with_times: bool = True,
+) -> Path:
     """Write segments of (offset, time in milliseconds, key, value); return the directory of the topic."""
     place = data / "topics" / topic / str(partition) / "segments"
     place.mkdir(parents=True)
@@ -39,7 +47,7 @@ def write(data: Path, topic: str, partition: int, segments: list[list[FramedRow]
         recorded: int | None = None
         base = rows[0][0] if rows else next_offset
         for number, row in enumerate(rows):
-            if number % INDEX_INTERVAL == 0:
+            if number % interval == 0:
                 index += struct.pack(">QQ", row[0], len(log))
                 if latest is not None and recorded is not None and latest[0] > recorded:
                     times += struct.pack(">qQ", *latest)
@@ -51,6 +59,6 @@ def write(data: Path, topic: str, partition: int, segments: list[list[FramedRow]
                 recorded = latest[0]
             log += frame(*row)
             next_offset = row[0] + 1
-        for suffix, content in (("log", log), ("idx", index), ("timeidx", times)):
+        for suffix, content in (("log", log), ("idx", index), ("timeidx", times))[: 3 if with_times else 2]:
             (place / f"{base:020d}.{suffix}").write_bytes(content)
     return data / "topics" / topic

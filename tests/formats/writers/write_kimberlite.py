@@ -16,12 +16,17 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """A record to write; ``reserved`` begins with 1 where the data is zstd."""
+    """A record to write; ``reserved`` begins with 1 where the data is zstd.
+
+    ``tenant`` and ``stream`` are its own in a log that several have in common.
+    """
 
     timestamp_us: int
     data: bytes
     event_type: int = 0
     reserved: bytes = bytes(6)
+    tenant: int | None = None
+    stream: int | None = None
 
 
 def write(
@@ -39,8 +44,10 @@ def write(
     for number, events in enumerate(segments):
         log, begins = b"", position if events else None
         for event in events:
+            owner = tenant if event.tenant is None else event.tenant
+            part = stream if event.stream is None else event.stream
             covered = previous + struct.pack(
-                "<QQQqH6s", position, tenant, stream, event.timestamp_us, event.event_type, event.reserved
+                "<QQQqH6s", position, owner, part, event.timestamp_us, event.event_type, event.reserved
             )
             covered += event.data
             record = struct.pack("<II", 40 + len(event.data), binascii.crc32(covered)) + covered

@@ -12,7 +12,14 @@ from pathlib import Path
 INDEX_INTERVAL = 100
 
 
-def write(data: Path, topic: str, partition: int, segments: list[list[tuple[int, int, bytes]]]) -> Path:
+def write(
+    data: Path,
+    topic: str,
+    partition: int,
+    segments: list[list[tuple[int, int, bytes]]],
+    *,
+    interval: int = INDEX_INTERVAL,
+) -> Path:
     """Write segments of (offset, time in microseconds, payload); return the directory of the topic.
 
     An empty segment begins after the last record before it.
@@ -24,7 +31,7 @@ def write(data: Path, topic: str, partition: int, segments: list[list[tuple[int,
         base = records[0][0] if records else next_offset
         log, index = b"", b""
         for number, (offset, timestamp_us, payload) in enumerate(records):
-            if number % INDEX_INTERVAL == 0:
+            if number % interval == 0:
                 index += struct.pack(">QQ", offset, len(log))
             log += struct.pack(">IQQ", len(payload), offset, timestamp_us) + payload
             next_offset = offset + 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.clocks import HookedFiles, ManualClock
-from support.crashes import crash_images
+from support.crashes import SEED, crash_images
 from support.data_directory import flipped, put
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles, image
 from support.logs import DATA, disk_of, segment_file
@@ -693,7 +693,7 @@ def test_a_power_cut_leaves_each_partition_as_it_was_as_it_is_now_or_between(cha
         looked += 1
         assert contents(crashed.files) == new
         assert_sound(crashed.files)
-    print(f"{change}: {looked} disks, {unfinished} before the first backup was there")
+    print(f"seed {SEED}: {change}, {looked} disks, {unfinished} before the first backup was there")
     assert looked > 20
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from support.clocks import HookedFiles, ManualClock
-from support.crashes import CrashCount, crash_images
+from support.crashes import SEED, CrashCount, crash_images
 from support.data_directory import flipped, put
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles, image
 from support.logs import DATA, disk_of
@@ -217,7 +217,7 @@ def test_a_power_cut_leaves_all_of_it_or_nothing_and_the_next_restore_works() ->
             # Cut off after the rename: the next restore to the same place removes it.
             assert disk.list("/place") == ["new", "new.restoring"]
             assert disk.list("/place/new.restoring") in ([], [MARKER])
-    print(f"{count.images} disks, {there} with a restored directory")
+    print(f"seed {SEED}: {count.images} disks, {there} with a restored directory")
     assert count.images > 60
     assert there
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 from support.commands import run
+from support.crashes import CrashCount, crash_images
+from support.disks import FaultPlan, FaultyFiles, RecordingFiles
+from support.logs import DATA
+from support.seeds import seed_or
 
 import cordwood
 from cordwood.config import load_broker_config
-from cordwood.disk import PosixFiles
+from cordwood.disk import PosixFiles, read_file
+from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import DirectoryRefused
 from cordwood.storage.directory import DataDirectory, Opening
 from cordwood.verify import verify_directory
@@ -87,14 +93,70 @@ def test_a_broker_with_another_node_id_is_refused_until_it_is_changed_on_purpose
         serve_once(data, **{"node.id": "3"})
 
 
-def test_a_new_directory_says_nothing_of_itself_in_the_catalogue_before_its_broker_id_is_there(
-    tmp_path: Path,
-) -> None:
-    """So a first boot that was cut short is never taken for a directory that lost its identity."""
-    with cordwood.open(tmp_path / "data"):
-        assert (tmp_path / "data" / "meta" / "catalogue.log").read_bytes() == b"CWCATLG1"
-    made(tmp_path / "data")
-    assert b'"kind":"directory"' in (tmp_path / "data" / "meta" / "catalogue.log").read_bytes()
+def test_the_node_id_is_recorded_when_a_broker_first_serves_a_directory(tmp_path: Path) -> None:
+    """Also without topics, fresh or made by the library: the next broker with another one is refused."""
+    fresh, used = tmp_path / "fresh", made(tmp_path / "used")
+    for data in (fresh, used):
+        serve_once(data, **{"node.id": "3"})
+        assert shown(data)["node_id"] == 3
+        with pytest.raises(DirectoryRefused, match=r"belongs to the broker with node.id 3, but node.id is 7"):
+            serve_once(data, **{"node.id": "7"})
+        serve_once(data, **{"node.id": "3"})
+        assert not verify_directory(PosixFiles(), str(data)).findings
+
+
+def test_the_broker_id_of_another_directory_is_refused_before_there_are_topics(tmp_path: Path) -> None:
+    data, other = tmp_path / "data", tmp_path / "other"
+    for each in (data, other):
+        cordwood.open(each).close()
+    shutil.copy(other / "meta" / "broker.id", data / "meta" / "broker.id")
+    with pytest.raises(DirectoryRefused, match="is that of another directory"):
+        cordwood.open(data)
+
+
+def test_a_directory_of_an_earlier_version_opens_and_belongs_to_its_first_broker(tmp_path: Path) -> None:
+    """Its catalogue did not say whose it is. A library leaves it as it is until it adds something."""
+    data = tmp_path / "data"
+    cordwood.open(data).close()
+    (data / "meta" / "catalogue.log").write_bytes(b"CWCATLG1")
+    (data / "meta" / "catalogue.mark").unlink()
+    cordwood.open(data).close()
+    assert (data / "meta" / "catalogue.log").read_bytes() == b"CWCATLG1"
+    serve_once(data, **{"node.id": "3"})
+    with pytest.raises(DirectoryRefused, match=r"node\.id 3"):
+        serve_once(data)
+
+
+def test_a_broker_serves_a_full_disk_and_its_node_id_is_recorded_once_there_is_space() -> None:
+    unwritten = 0
+    for n in range(1, 12):
+        disk = MemoryFiles()
+        DataDirectory(Opening(disk, DATA, load_broker_config()[0])).close()
+        full = FaultyFiles(disk, FaultPlan(n, kinds=frozenset({"write"}), error=errno.ENOSPC))
+        try:
+            directory = DataDirectory(Opening(full, DATA, load_broker_config()[0], node_id=3))
+        except OSError:
+            # It was another write, such as that of the lock.
+            continue
+        full.heal()
+        unwritten += b'"node_id":3' not in read_file(disk, f"{DATA}/meta/catalogue.log")
+        directory.close()
+        DataDirectory(Opening(disk, DATA, load_broker_config()[0], node_id=3)).close()
+        with pytest.raises(DirectoryRefused, match=r"node\.id 3"):
+            DataDirectory(Opening(disk, DATA, load_broker_config()[0], node_id=7))
+    assert unwritten == 1
+
+
+def test_a_first_boot_that_is_cut_short_anywhere_is_finished_by_the_next() -> None:
+    """The catalogue names the directory only after `broker.id` is there, so no cut looks like a lost one."""
+    recording, count = RecordingFiles(MemoryFiles()), CrashCount()
+    DataDirectory(Opening(recording, DATA, load_broker_config()[0], node_id=3)).close()
+    for cut in crash_images(recording, seed=seed_or(0), limit_per_prefix=8, count=count):
+        directory = DataDirectory(Opening(cut.files, DATA, load_broker_config()[0], node_id=3))
+        assert directory.node_id == 3
+        directory.close()
+    print("\n".join(count.report()))
+    count.require(30, kinds=["all", "none"])
 
 
 @pytest.mark.parametrize("keep_id", [False, True])

@@ -37,7 +37,7 @@ from cordwood.storage.meta import (
     ScramUserDeletedEntry,
     ScramUserEntry,
     SecurityEntry,
-    security,
+    shares,
 )
 from cordwood.verify import verify_directory
 
@@ -148,28 +148,55 @@ def test_a_closed_directory_takes_no_rules_and_tells_none() -> None:
             call()
 
 
+def one_more(kind: str, org: int, number: int) -> SecurityEntry:
+    if kind == "ACLs":
+        return msgspec.structs.replace(ALLOW, org=org, resource_name=f"t-{number}")
+    if kind == "users":
+        return msgspec.structs.replace(ALICE, name=f"u-{number}")
+    return ClientQuotaEntry(org, {"user": f"u-{number}"}, {"request_percentage": 1.0})
+
+
 @pytest.mark.parametrize("kind", ["ACLs", "users", "client quotas"])
 def test_the_number_of_entries_is_bounded(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """All of them are in memory. What is there can be replaced and removed, whatever the limit is."""
-    monkeypatch.setattr(security, "SECURITY_ENTRIES_MAX", 2)
-
-    def entry(number: int) -> SecurityEntry:
-        if kind == "ACLs":
-            return msgspec.structs.replace(ALLOW, org=number % 2, resource_name=f"t-{number}")
-        if kind == "users":
-            return msgspec.structs.replace(ALICE, name=f"u-{number}")
-        return ClientQuotaEntry(number % 2, {"user": f"u-{number}"}, {"request_percentage": 1.0})
-
+    monkeypatch.setattr(shares, "ENTRIES_MAX", 2)
     data = open_data(MemoryFiles())
-    with pytest.raises(QuotaExceeded, match=f"at most 2 {kind}"):
-        data.security.change([entry(number) for number in range(3)])
+    with pytest.raises(QuotaExceeded, match=f"org 0 has at most 2 {kind}"):
+        data.security.change([one_more(kind, 0, number) for number in range(3)])
     assert state_of(data) == EMPTY
-    data.security.change([entry(0), entry(1)])
+    data.security.change([one_more(kind, 0, 0), one_more(kind, 0, 1)])
     with pytest.raises(QuotaExceeded):
-        data.security.change([entry(2)])
-    monkeypatch.setattr(security, "SECURITY_ENTRIES_MAX", 1)
+        data.security.change([one_more(kind, 0, 2)])
+    monkeypatch.setattr(shares, "ENTRIES_MAX", 1)
     if kind == "ACLs":
-        assert data.security.change([gone(entry(0))]) == [True]  # type: ignore[arg-type]
+        assert data.security.change([gone(one_more(kind, 0, 0))]) == [True]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["ACLs", "client quotas", "settings of groups"])
+def test_no_tenant_uses_up_what_others_may_have(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Each org but 0 has a share, and all of them together leave that of org 0 untouched."""
+    monkeypatch.setattr(shares, "ENTRIES_MAX", 5)
+    monkeypatch.setattr(shares, "TENANT_ENTRIES_MAX", 2)
+    data = open_data(MemoryFiles())
+
+    def add(org: int, number: int) -> None:
+        if kind == "settings of groups":
+            data.settings.alter_group(org, f"g-{number}", {"consumer.session.timeout.ms": "50000"})
+        else:
+            data.security.change([one_more(kind, org, number)])
+
+    for org in (7, 8):
+        add(org, 0)
+        add(org, 1)
+        with pytest.raises(QuotaExceeded, match=f"org {org} has at most 2 "):
+            add(org, 2)
+    add(9, 0)
+    with pytest.raises(QuotaExceeded, match="all orgs but 0 have at most 5 "):
+        add(9, 1)
+    for number in range(5):
+        add(0, number)
+    with pytest.raises(QuotaExceeded, match="org 0 has at most 5 "):
+        add(0, 5)
 
 
 def test_a_full_disk_changes_nothing() -> None:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from support.clocks import HookedFiles, ManualClock
 from support.disks import READS, FaultPlan, FaultyFiles, image
+from support.seeds import seed_or
 
 from cordwood.config.loading import load_broker_config
 from cordwood.disk.files import Files, join, parent, read_file
@@ -235,7 +236,9 @@ def test_a_record_never_spans_two_segments() -> None:
     """Every segment is a whole number of frames, however sizes and limits fall."""
     bench = memory(segment_bytes="700")
     log = bench.open()
-    chance = random.Random(1)
+    seed = seed_or(1)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     for _ in range(60):
         put(log, *(chance.randbytes(chance.randrange(200)) for _ in range(chance.randrange(1, 5))))
     frames = [frame for base in bench.bases() for frame in frames_of(bench.segment(base, "log"))]
@@ -494,7 +497,9 @@ def test_what_is_not_synced_is_not_read() -> None:
 def test_max_bytes_is_kept_except_for_the_first_frame_which_comes_whole() -> None:
     bench = memory(segment_bytes="600")
     log = bench.open()
-    chance = random.Random(2)
+    seed = seed_or(2)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     for _ in range(40):
         put(log, chance.randbytes(chance.randrange(10, 200)))
     frames = [frame for base in bench.bases() for frame in frames_of(bench.segment(base, "log"))]
@@ -564,7 +569,9 @@ def test_open_segment_files_are_bounded(tmp_path: Path, mapped: bool) -> None:
     log.commit()
     assert len(log.state.sealed) == segments - 1
     before = len(os.listdir("/dev/fd"))
-    for offset in random.Random(3).choices(range(segments), k=200):
+    seed = seed_or(3)
+    print(f"seed {seed}")
+    for offset in random.Random(seed).choices(range(segments), k=200):
         run = log.read(offset, 1).runs[0]
         assert frames_of(bytes(run.data))[0].base_offset == offset
         assert len(open_files) <= limit
@@ -576,7 +583,9 @@ def test_open_segment_files_are_bounded(tmp_path: Path, mapped: bool) -> None:
 def test_the_first_offset_at_a_time_is_exact_however_times_run() -> None:
     bench = memory(segment_bytes="900", index_interval_bytes="200")
     log = bench.open()
-    chance = random.Random(4)
+    seed = seed_or(4)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
     times: list[int] = []
     for _ in range(80):
         drawn = [chance.randrange(1_000, 1_400) for _ in range(chance.randrange(1, 5))]

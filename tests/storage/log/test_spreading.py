@@ -6,7 +6,7 @@ import errno
 import random
 
 import pytest
-from support.crashes import crash_images
+from support.crashes import SEED, crash_images
 from support.disks import FaultPlan, FaultyFiles, RecordingFiles
 from support.logs import DATA, open_log
 
@@ -176,5 +176,5 @@ def test_no_power_cut_in_such_an_append_loses_a_promised_record_or_leaves_more_t
         findings = verify_directory(image.files, DATA).findings
         assert not [each for each in findings if each.severity == "corruption"], (image.prefix, image.kind)
         disks += 1
-    print(f"{name}: {disks} disks")
+    print(f"seed {SEED}: {name}, {disks} disks")
     assert disks > 50

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event, Lock, Thread
+from typing import Any
 
 import pytest
 from support.disks import image
+from support.patience import SECONDS_MAX
 from support.producing import DATA, DIRECTORY, SNAPSHOT, Bench, Sent, receive, snapshots_every
 from support.seeds import seeds_from
 from support.transactions import committed_values, end_transaction, every_value, send_in_transaction
@@ -14,7 +17,9 @@ from support.transactions import committed_values, end_transaction, every_value,
 from cordwood.config.loading import load_broker_config
 from cordwood.errors import ProducerFenced, TransactionStateInvalid
 from cordwood.formats import Marker
+from cordwood.index import AbortedEntry, AbortedIndex
 from cordwood.storage.log import Partition, PartitionLog
+from cordwood.storage.log.producers import OpenTransactions
 from cordwood.storage.readonly import ReadOnlyDirectory
 
 A, B = 1, 2
@@ -250,6 +255,83 @@ def test_the_log_start_may_pass_an_open_transaction() -> None:
     assert committed_values(log) == [b"after"]
 
 
+# --- changes that a thread without the append lock sees the half of ----------------------------------------
+
+
+def test_a_sync_that_meets_an_abort_shows_none_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """X1: a sync takes up at any moment where the first open transaction begins, also as the marker is noted.
+
+    The sync runs in the moment before the transaction is among the aborted ones, as the committer might.
+    """
+    bench = Bench()
+    log = bench.open()
+    say(log, A, 0, b"aborted")
+    log.commit()
+    log.append([(b"k", b"plain")])
+    add, seen = AbortedIndex.add, list[tuple[int, list[bytes]]]()
+
+    def meets_a_sync(index: AbortedIndex, aborted: AbortedEntry) -> None:
+        log.commit()
+        seen.append((log.last_stable_offset, committed_values(log)))
+        add(index, aborted)
+
+    monkeypatch.setattr(AbortedIndex, "add", meets_a_sync)
+    end_transaction(log, A, committed=False)
+    assert seen == [(0, [])]
+    log.commit()
+    assert committed_values(log) == [b"plain"]
+
+
+class WatchedGuard:
+    """The guard of open transactions, that says when a thread comes to it."""
+
+    def __init__(self, came: Event) -> None:
+        self._lock = Lock()
+        self._came = came
+
+    def __enter__(self) -> None:
+        self._came.set()
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+class Popping(dict[int, int]):
+    """A dict that calls something once an item was taken out."""
+
+    then: Callable[[], None]
+
+    def pop(self, *arguments: Any) -> Any:
+        found = super().pop(*arguments)
+        self.then()
+        return found
+
+
+def test_a_sync_that_meets_an_end_marks_nothing_of_the_transaction_as_stable() -> None:
+    """The mark names offsets below which nothing is open, and a power cut may lose a marker not synced."""
+    opened, came, stable = OpenTransactions(), Event(), list[int]()
+    opened._guard = WatchedGuard(came)  # type: ignore[assignment]
+    opened._open = popping = Popping()
+    opened.begin(A, 3)
+
+    def ask() -> None:
+        stable.append(opened.stable_below(10))
+        came.set()
+
+    def syncs() -> None:
+        came.clear()
+        thread.start()
+        # It has an answer, or waits until the end is noted.
+        assert came.wait(SECONDS_MAX)
+
+    thread, popping.then = Thread(target=ask), syncs
+    opened.end(A, 10)
+    thread.join()
+    assert stable == [3]
+    assert opened.stable_below(11) == 11
+
+
 # --- a model ----------------------------------------------------------------------------------------------
 
 
@@ -284,7 +366,7 @@ def steps(chance: random.Random) -> Iterator[str]:
 
 
 def test_readers_of_committed_records_see_what_a_list_says_in_random_runs() -> None:
-    runs = 0
+    runs = operations = 0
     for seed in seeds_from(1, 60):
         chance, model = random.Random(seed), Model()
         bench = Bench(settings=TINY)
@@ -322,8 +404,10 @@ def test_readers_of_committed_records_see_what_a_list_says_in_random_runs() -> N
             later = committed_values(log, 1 << 20, start)
             assert committed_values(log, 50, start) == later, seed
             assert model.committed()[len(model.committed()) - len(later) :] == later, seed
+            operations += number + 1
         runs += 1
-    print(f"{runs} runs")
+    print(f"{runs} runs, {operations} operations")
+    assert operations >= 5 * runs
 
 
 def test_the_example_of_the_index_of_aborted_transactions_is_its_bytes() -> None:

@@ -17,7 +17,7 @@ from support.logs import disk_of
 from support.patience import SECONDS_MAX
 from support.producing import Sent, receive, send, stored_batches
 from support.publishing import QUERY, adopting, frame_of, stage
-from support.seeds import seeds_from
+from support.seeds import seed_or, seeds_from
 from support.shared import (
     DATA,
     SMALL,
@@ -391,7 +391,9 @@ def test_every_restart_leaves_what_was_there(bench: Bench, how: str) -> None:
 def mixed(bench: Bench) -> Bench:
     """Batches of one to four records in several segments, times going up and down."""
     log = bench.open()
-    rng = random.Random(5)
+    seed = seed_or(5)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
     for number in range(30):
         values = [b"%d.%d" % (number, i) for i in range(1 + number % 4)]
         bench.put(*values, timestamp=NOW + rng.randrange(-500, 500))

@@ -82,7 +82,9 @@ def test_the_offset_of_a_record_is_how_many_of_its_partition_come_before_it() ->
 
 
 def test_frames_of_several_partitions_interleave_and_each_counts_its_own() -> None:
-    frames, rng, lists = Frames(), random.Random(2), {A: [], B: [], C: []}  # type: ignore[var-annotated]
+    seed = seed_or(2)
+    print(f"seed {seed}")
+    frames, rng, lists = Frames(), random.Random(seed), {A: [], B: [], C: []}  # type: ignore[var-annotated]
     for _ in range(200):
         owner, count = rng.choice([A, B, C]), rng.randint(1, 5)
         entry = frames.records(owner, count)

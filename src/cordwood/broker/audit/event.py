@@ -94,11 +94,15 @@ def _shortened_texts(value: Any) -> Any:
 
 
 class AuditRow(msgspec.Struct, kw_only=True):
-    """An event that waits for its append: when it first happened, how often, and what was lost before it."""
+    """An event that waits for its append: when it first happened and how often.
+
+    ``omitted`` is the number of other events of the same client that were left out in that time.
+    """
 
     happened: AuditEvent
     time_ms: int
     count: int = 1
+    omitted: int = 0
 
     def encode(self, lost: int) -> bytes:
         """Return the value of the record. *lost* is the number of events that were lost before it."""
@@ -119,6 +123,7 @@ class AuditRow(msgspec.Struct, kw_only=True):
             "error": event.error,
             "details": event.details,
             "count": self.count,
+            "omitted": self.omitted,
             "lost": lost,
         }
         return msgspec.json.encode(fields)

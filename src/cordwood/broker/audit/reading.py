@@ -35,6 +35,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     details: Mapping[str, Any]
     count: int
     lost: int
+    omitted: int = 0
     offset: int = -1
 
     @property

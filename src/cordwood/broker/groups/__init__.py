@@ -6,6 +6,7 @@ The state machine of one group, the coordinator of all groups, and the topic tha
 from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     GroupReply,
+    GroupState,
     HeartbeatAnswer,
     Joined,
     JoinRequest,
@@ -45,6 +46,7 @@ __all__ = [
     "Group",
     "GroupLimits",
     "GroupReply",
+    "GroupState",
     "HeartbeatAnswer",
     "JoinRequest",
     "Joined",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -93,7 +93,7 @@ class StoreState(NamedTuple):
 class StoreRows(NamedTuple):
     """Store *rows* of a consumer group, then send *replies*: at once if there is nothing to store."""
 
-    rows: list[tuple[bytes, bytes | None]]
+    rows: Sequence[tuple[bytes, bytes | None]]
     replies: list[GroupReply]
 
 

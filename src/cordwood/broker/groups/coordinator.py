@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     Action,
     GroupReply,
@@ -95,13 +94,13 @@ class Coordinator(KnownGroups):
         group = None if beat.epoch else self._consumer_group(name, old, now_ms)
         if group is None:
             return [GroupReply(token, HeartbeatAnswer(Refusal.NO_GROUP, beat.member_id))], frozenset()
-        rows = [] if old is None else [(offsets_topic.group_key(name), None), *group.rows()]
+        converted = [] if old is None else group.converted_rows()
         actions, resolve = group.beat(beat, token, now_ms)
         if not any(isinstance(action, StoreRows) for action in actions):
             return self._effects(group, actions), frozenset()
         self._groups[name] = group
         refused = [] if old is None else old.refuse_all(Refusal.REBALANCING)
-        return self._effects(group, [*refused, StoreRows(rows, []), *actions]), resolve
+        return self._effects(group, [*refused, StoreRows(converted, []), *actions]), resolve
 
     def _consumer_group(self, name: str, old: Group | None, now_ms: int) -> LiveGroup | None:
         """Return a group of the consumer protocol in place of *old*, or None if it cannot be converted."""
@@ -114,7 +113,7 @@ class Coordinator(KnownGroups):
         if known is None:
             return None
         group = LiveGroup(known, self._around, now_ms)
-        group.loaded(now_ms)
+        group.begun(now_ms)
         return group
 
     def resolved(
@@ -160,11 +159,18 @@ class Coordinator(KnownGroups):
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> Refusal | None:
-        """Extend a member's session; return why its heartbeat is refused, or None."""
+        """Extend a member's session; return why its heartbeat is refused, or None.
+
+        The next `deadline` may be earlier afterwards.
+        """
         group = self._groups.get(name)
         if group is None:
             return Refusal.UNKNOWN_MEMBER
-        return group.heartbeat(member_id, instance_id, generation, now_ms)
+        refusal = group.heartbeat(member_id, instance_id, generation, now_ms)
+        if isinstance(group, LiveGroup):
+            # The member may have to join within a time that is shorter than its session.
+            self._set_alarm(group)
+        return refusal
 
     def leave(
         self, name: str, member_id: str, instance_id: str | None, now_ms: int

@@ -49,7 +49,8 @@ class Group:
     _join_deadline_ms: int | None = None
     _sync_deadline_ms: int | None = None
     _initial_until_ms: int = -1
-    _storing: bool = False
+    #: What the leader assigned, while it is being stored. Until then members own what they had before.
+    _given: dict[str, bytes] | None = None
 
     # --- queries ----------------------------------------------------------------------------------
 
@@ -69,6 +70,10 @@ class Group:
             return Refusal.UNKNOWN_MEMBER
         return None
 
+    def assignment_to_store(self, member: GroupMember) -> bytes:
+        """Return the assignment of a member: the one that is being stored, if there is one."""
+        return member.assignment if self._given is None else self._given.get(member.id, b"")
+
     def deadline(self) -> int | None:
         """Return the time when `tick` is due, or None."""
         times = [member.expires_ms for member in self.members.values() if not member.waits]
@@ -83,7 +88,10 @@ class Group:
     def restore_members(
         self, members: Iterable[GroupMember], protocol: str | None, leader: str | None, now_ms: int
     ) -> None:
-        """Restore the members of a stored generation. The session timeout of each starts at *now_ms*."""
+        """Restore the members of a stored generation. The session timeout of each starts at *now_ms*.
+
+        Without a *leader* they have to join again.
+        """
         for member in members:
             member.expires_ms = now_ms + member.session_ms
             self.members[member.id] = member
@@ -93,6 +101,8 @@ class Group:
         known = leader if leader in self.members else next(iter(self.members), None)
         self.protocol, self.leader = protocol, known
         self._enter(GroupState.STABLE if self.members else GroupState.EMPTY, now_ms)
+        if self.members and leader is None:
+            self._prepare(now_ms)
 
     # --- joining ----------------------------------------------------------------------------------
 
@@ -233,7 +243,7 @@ class Group:
                 if member.sync is not None:
                     member.expires_ms = now_ms + member.session_ms
                     actions += self._refuse_sync(member, Refusal.REBALANCING)
-            self._storing = False
+            self._given = None
             self._sync_deadline_ms = None
             self._enter(GroupState.PREPARING, now_ms)
             wait = max((member.rebalance_ms for member in self.members.values()), default=0)
@@ -276,7 +286,6 @@ class Group:
         actions: list[Action] = []
         for member in joined:
             token, member.join = member.join, None
-            member.assignment = b""
             member.expires_ms = now_ms + member.session_ms
             members = self._metadata() if member.id == self.leader else ()
             actions.append(GroupReply(token, self._joined(member)._replace(members=members)))
@@ -321,11 +330,8 @@ class Group:
             return [GroupReply(token, self._synced(member))]
         actions = self._refuse_sync(member, Refusal.REBALANCING)
         member.sync = token
-        if member_id == self.leader and not self._storing:
-            given = dict(assignments)
-            for each in self.members.values():
-                each.assignment = given.get(each.id, b"")
-            self._storing = True
+        if member_id == self.leader and self._given is None:
+            self._given = dict(assignments)
             actions.append(StoreState(self.generation))
         self.check_invariants()
         return actions
@@ -341,14 +347,14 @@ class Group:
     def _after_storing(self, generation: int, failed: bool, now_ms: int, token: Token | None) -> list[Action]:
         if token is not None:
             return self._replaced(token, failed, now_ms)
-        if not self._storing or generation != self.generation or self.state is not GroupState.COMPLETING:
+        given = self._given
+        if given is None or generation != self.generation or self.state is not GroupState.COMPLETING:
             return []
-        self._storing = False
+        self._given = None
         if failed:
             # No member may act on an assignment that is unknown after a restart.
             actions: list[Action] = []
             for member in self.members.values():
-                member.assignment = b""
                 if member.sync is not None:
                     member.expires_ms = now_ms + member.session_ms
                     actions += self._refuse_sync(member, Refusal.NOT_STORED)
@@ -357,6 +363,7 @@ class Group:
         self._sync_deadline_ms = None
         actions = []
         for member in self.members.values():
+            member.assignment = given.get(member.id, b"")
             if member.sync is not None:
                 token, member.sync = member.sync, None
                 member.expires_ms = now_ms + member.session_ms
@@ -447,7 +454,9 @@ class Group:
         assert self._sync_deadline_ms is None or state is GroupState.COMPLETING, (
             "sync deadline in a wrong state"
         )
-        assert not self._storing or state is GroupState.COMPLETING, "an assignment is stored in a wrong state"
+        assert self._given is None or state is GroupState.COMPLETING, (
+            "an assignment is stored in a wrong state"
+        )
 
     def refuse_all(self, refusal: Refusal) -> list[Action]:
         """Answer all pending requests with *refusal*: the group is no longer served."""

@@ -192,9 +192,14 @@ def _bytes(data: bytes) -> bytes:
 class FieldReader:
     """A reader of consecutive fields. Raises ValueError for a missing or malformed field."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
-        self._position = 0
+        self._position = position
+
+    @property
+    def position(self) -> int:
+        """Where the next field begins."""
+        return self._position
 
     def number(self, kind: struct.Struct) -> int:
         """Read a number."""

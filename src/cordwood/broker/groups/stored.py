@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cordwood.broker.groups import offsets_topic
-from cordwood.broker.groups.actions import GroupMember, Protocol
+from cordwood.broker.groups.actions import GroupMember, GroupState, Protocol
 from cordwood.broker.groups.group import Group
 from cordwood.broker.groups.offsets_topic import OffsetsRow, StoredGroup, StoredMember
 
@@ -19,15 +19,17 @@ def row_of(group: Group) -> OffsetsRow:
             member.rebalance_ms,
             member.session_ms,
             member.metadata_for(group.protocol),
-            member.assignment,
+            group.assignment_to_store(member),
         )
         for member in group.members.values()
     )
+    # A generation that its members must leave has no leader, so that a restart begins the rebalance again.
+    leader = None if group.state is GroupState.PREPARING else group.leader
     stored = StoredGroup(
         group.protocol_type or "",
         group.generation,
         group.protocol,
-        group.leader,
+        leader,
         group.state_since_ms,
         members,
     )

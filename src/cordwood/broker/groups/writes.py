@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cordwood.broker.groups.actions import GroupReply
+from cordwood.broker.groups.consumer import LaterRows
 from cordwood.broker.groups.offsets_topic import OffsetsRow
 
 
@@ -51,7 +52,8 @@ class GroupWrites:
             self._lost.clear()
         if rows:
             self._number += 1
-            self._queue.append(_Write(self._number, frozenset(key for key, _ in rows), list(replies)))
+            keys = rows.keys() if isinstance(rows, LaterRows) else frozenset(key for key, _ in rows)
+            self._queue.append(_Write(self._number, keys, list(replies)))
             return self._number, rows
         if self._queue:
             self._queue[-1].replies += replies

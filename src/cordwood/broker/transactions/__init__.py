@@ -15,7 +15,11 @@ from cordwood.broker.transactions.actions import (
     WriteMarkers,
 )
 from cordwood.broker.transactions.admission import Admission
-from cordwood.broker.transactions.coordinator import TransactionCoordinator, TransactionLimits
+from cordwood.broker.transactions.coordinator import (
+    OpenPartitions,
+    TransactionCoordinator,
+    TransactionLimits,
+)
 from cordwood.broker.transactions.state_topic import (
     NAME,
     TEXT_BYTES_MAX,
@@ -29,6 +33,7 @@ __all__ = [
     "NAME",
     "TEXT_BYTES_MAX",
     "Admission",
+    "OpenPartitions",
     "ProducerIdNeeded",
     "ProducerIdentity",
     "Result",

@@ -44,6 +44,30 @@ class TransactionLimits(NamedTuple):
     expiration_ms: int = 7 * 24 * 3_600_000
 
 
+class OpenPartitions:
+    """What ongoing and prepared transactions include, as of one moment. For any thread.
+
+    A transaction that is open in a partition and not here is an orphan: nobody would end it.
+    """
+
+    def __init__(self, unfinished: Iterable[Transaction]) -> None:
+        self._epochs: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+        for each in unfinished:
+            producer_id, last = each.identity
+            first = 0 if each.state is TransactionState.PREPARE_ABORT else last
+            for partition in each.current.partitions:
+                self._epochs[producer_id, partition] = first, last
+
+    def includes(self, producer_id: int, epoch: int, partition: TopicPartition) -> bool:
+        """Return whether a transaction that is open in *partition* under *epoch* is known.
+
+        The batches of a transaction have its epoch. One that is being aborted may have a later epoch, because
+        its producer was fenced; it is none of its transactions that has a later epoch still.
+        """
+        first, last = self._epochs.get((producer_id, partition), (0, NO_EPOCH))
+        return first <= epoch <= last
+
+
 class TransactionCoordinator:
     """The coordinator of all transactional ids. Used by one thread at a time."""
 
@@ -103,16 +127,9 @@ class TransactionCoordinator:
             if isinstance(effect, WriteMarkers)
         ]
 
-    def open_partitions(self) -> set[tuple[int, TopicPartition]]:
-        """Return the producer id and partition of everything that ongoing and prepared transactions include.
-
-        A transaction that is open in a partition and not here is an orphan: nobody would end it.
-        """
-        return {
-            (transaction.current.producer_id, partition)
-            for transaction in self._unfinished.values()
-            for partition in transaction.current.partitions
-        }
+    def open_partitions(self) -> OpenPartitions:
+        """Return what ongoing and prepared transactions include now."""
+        return OpenPartitions(self._unfinished.values())
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -263,17 +280,19 @@ class TransactionCoordinator:
             self.admission.forget(known.current.producer_id)
 
     def raise_epochs(self, found: Mapping[int, int], now_ms: int) -> list[StoreTransaction]:
-        """Raise epochs to those of orphans, *found* by producer id; return the states to store before acting.
+        """Raise epochs to those that partitions have, *found* by producer id; return the states to store.
 
-        The library stores a transaction only with its decision. A crash before that leaves batches of an
-        epoch that is not stored. A later producer must not get it, or its batches look like duplicates.
+        A stored state may be older than the partitions, as in a backup that was made beside a writer. And the
+        library stores a transaction only with its decision, so that a crash before that leaves batches of an
+        epoch that is not stored. A later producer must not get such an epoch: its batches would look like
+        those that the partition has. Before anything else is done; see `Transaction.raise_epoch`.
         """
         effects: list[StoreTransaction] = []
         for transaction in self._transactions.values():
             epoch = found.get(transaction.current.producer_id, NO_EPOCH)
-            if epoch > transaction.current.epoch and not transaction.is_unfinished:
-                effects.append(transaction.raise_epoch(epoch, now_ms))
-                self._note(transaction)
+            if epoch > transaction.current.epoch:
+                raised = self._noted(transaction, transaction.raise_epoch(epoch, now_ms))
+                effects += [each for each in raised if isinstance(each, StoreTransaction)]
         return effects
 
     # --- looking ----------------------------------------------------------------------------------

@@ -78,6 +78,8 @@ class Transaction:
         # Whether the epoch was raised to fence a producer and that could not be stored. The raised epoch was
         # given to no producer, so it is not raised again.
         self._has_fenced = False
+        # An epoch that a partition has already, for when a prepared transaction is complete.
+        self._epoch_min = NO_EPOCH
 
     @property
     def state(self) -> TransactionState:
@@ -288,18 +290,35 @@ class Transaction:
         assert self._pending is None, "a prepared transaction is changing"
         self._has_fenced = False
         self.current = self.current._replace(
-            state=_complete(self.state), partitions=frozenset(), updated_ms=now_ms
+            epoch=max(self.current.epoch, self._epoch_min),
+            state=_complete(self.state),
+            partitions=frozenset(),
+            updated_ms=now_ms,
         )
         self.check_invariants()
         return [StoreTransaction(self.id, self.row(), waits=False)]
 
-    def raise_epoch(self, epoch: int, now_ms: int) -> StoreTransaction:
-        """Raise the epoch of an id whose transaction has ended; return the state to store."""
-        assert self.state in _IDLE, "the epoch of an open transaction is raised"
+    def raise_epoch(self, epoch: int, now_ms: int) -> list[TransactionEffect]:
+        """Raise the epoch to *epoch*, a later one that a partition has: the stored state is an older one.
+
+        An ongoing transaction ended before that epoch began, so it is aborted, with everything that is open
+        in its partitions. A prepared one keeps the epoch of its markers, which must not end a later one, and
+        gets the new epoch when it is complete.
+        """
         assert self._pending is None, "the epoch is raised while it changes"
+        assert epoch > self.current.epoch, "the epoch is not raised"
+        if self.is_prepared:
+            self._epoch_min = epoch
+            return []
+        if self.state is TransactionState.ONGOING:
+            raised = min(epoch + 1, EPOCH_MAX)
+            target = self.current._replace(
+                epoch=raised, state=TransactionState.PREPARE_ABORT, updated_ms=now_ms
+            )
+            return self._store(target, NO_EPOCH, None, None, is_fencing=True)
         self.current, self.last_epoch = self.current._replace(epoch=epoch, updated_ms=now_ms), NO_EPOCH
         self.check_invariants()
-        return StoreTransaction(self.id, self.row(), waits=False)
+        return [StoreTransaction(self.id, self.row(), waits=False)]
 
     def row(self) -> tuple[bytes, bytes]:
         """Return the current state as a record of the internal topic."""

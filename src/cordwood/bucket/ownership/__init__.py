@@ -2,7 +2,7 @@
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
-from cordwood.bucket.ownership.manifest import BucketManifest, LogOwner, PageRef
+from cordwood.bucket.ownership.manifest import LogManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
     Delete,
@@ -38,13 +38,13 @@ __all__ = [
     "KEEP_MS",
     "NONCE_DIGITS",
     "BucketIdentity",
-    "BucketManifest",
     "Create",
     "Delete",
     "FellBehind",
     "Get",
     "GetRange",
     "List",
+    "LogManifest",
     "LogOwner",
     "LogPiece",
     "ObjectStore",

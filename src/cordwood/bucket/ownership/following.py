@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cordwood.bucket.ownership.manifest import MANIFEST_KEY, BucketManifest, Verdict, decode_manifest, verdict
+from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, Verdict, decode_manifest, verdict
 from cordwood.bucket.ownership.objects import Get, Pause, Steps, Stored
 from cordwood.bucket.ownership.piece import PieceHeader, decode_piece, hash_of, piece_key
-from cordwood.errors import BucketDamaged, ObjectMissing, StoreUnavailable
+from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnavailable
 
 #: How many pieces are read before the manifest is.
 PIECES_PER_READ = 8
@@ -37,7 +37,7 @@ class Reading:
     previous: str
 
     @classmethod
-    def from_floor(cls, manifest: BucketManifest) -> Reading:
+    def from_floor(cls, manifest: LogManifest) -> Reading:
         """Return a reading that begins where the pages of *manifest* end."""
         return cls(manifest.floor, manifest.floor_hash)
 
@@ -46,29 +46,41 @@ class Reading:
         assert seq == self.next_seq, "a piece was created before those below it were read"
         self.next_seq, self.previous = seq + 1, sha256
 
-    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[LogPiece], BucketManifest]]:
+    def poll(self, limit: int = PIECES_PER_READ) -> Steps[tuple[list[LogPiece], LogManifest]]:
         """Return the pieces that follow, at most about *limit*, and the newest manifest.
 
         Only pieces that certainly count are returned, for ever: the manifest is read after them.
 
         Raises:
             FellBehind: If the floor has passed the next piece. Nothing was passed.
-            BucketDamaged: If a piece is damaged, or does not follow the one before.
+            BucketDamaged: If a piece is damaged, or does not follow the one before. Nothing was passed.
         """
         found = yield from self._present(limit)
         stored: Stored = yield from _get_answered(MANIFEST_KEY)
         manifest = decode_manifest(stored.data)
         return self._taken(found, manifest), manifest
 
-    def read_on(self, claimed: BucketManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
+    def read_on(self, claimed: LogManifest, on_piece: Callable[[LogPiece], None]) -> Steps[None]:
         """Give all pieces that follow to *on_piece*, for the process whose claim is *claimed*.
 
-        No owner is added while the claim stands, so the manifest need not be read again. Raises as
-        `poll` does.
+        The manifest is read after them, as by every reader: once the claim does not stand, a piece that it
+        would let count may be void.
+
+        Raises:
+            OwnerFenced: If another process claims the log.
+            FellBehind: As `poll` does.
+            BucketDamaged: As `poll` does.
         """
-        while found := (yield from self._present(PIECES_PER_READ)):
-            for piece in self._taken(found, claimed):
+        while True:
+            before = self.next_seq
+            pieces, manifest = yield from self.poll()
+            for piece in pieces:
                 on_piece(piece)
+            if (manifest.epoch, manifest.nonce) != (claimed.epoch, claimed.nonce):
+                raise OwnerFenced(claimed.epoch, manifest.epoch)
+            # The next piece may be there and undecided: our own, if an answer was lost.
+            if self.next_seq == before:
+                return
 
     def _present(self, limit: int) -> Steps[list[tuple[str, bytes]]]:
         """Return the next pieces that there are, up to the first missing key."""
@@ -82,24 +94,26 @@ class Reading:
             found.append((key, stored.data))
         return found
 
-    def _taken(self, found: list[tuple[str, bytes]], manifest: BucketManifest) -> list[LogPiece]:
+    def _taken(self, found: list[tuple[str, bytes]], manifest: LogManifest) -> list[LogPiece]:
         """Return those of *found* that count by *manifest*, which was read after them, and pass them."""
         if manifest.floor > self.next_seq:
             raise FellBehind
         pieces: list[LogPiece] = []
+        next_seq, previous = self.next_seq, self.previous
         for key, data in found:
             header, body = decode_piece(key, data)
             said = verdict(manifest, header)
             if said is Verdict.UNDECIDED:
                 break
             if said is Verdict.COUNTS:
-                if header.previous != self.previous:
+                if header.previous != previous:
                     raise BucketDamaged(
-                        key, f"follows a piece {header.previous}, the one before is {self.previous}"
+                        key, f"follows a piece {header.previous}, the one before is {previous}"
                     )
-                self.previous = hash_of(data)
-                pieces.append(LogPiece(header, body, self.previous, data))
-            self.next_seq += 1
+                previous = hash_of(data)
+                pieces.append(LogPiece(header, body, previous, data))
+            next_seq += 1
+        self.next_seq, self.previous = next_seq, previous
         return pieces
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cordwood.bucket.ownership.manifest import MANIFEST_KEY, BucketManifest, encode_manifest
+from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, encode_manifest
 from cordwood.bucket.ownership.objects import Create, Get, Pause, Steps, Stored
 from cordwood.disk import decode_sealed, encode_sealed
 from cordwood.errors import BucketDamaged, BucketRefused, ObjectExists, ObjectMissing, StoreUnavailable
@@ -62,24 +62,43 @@ def found(identity: BucketIdentity, nonce: str, epoch: int = 0) -> Steps[None]:
     Raises:
         BucketRefused: If another log is there.
     """
-    first = BucketManifest(revision=0, epoch=epoch, nonce=nonce)
+    there = yield from read_identity()
+    if there is not None:
+        # The manifest is older than the identity. If it is gone the log is damaged, and not an empty one.
+        _check_whose(there, identity)
+        return
+    first = LogManifest(revision=0, epoch=epoch, nonce=nonce)
     # The identity is last: without it there is no log, so a crash before it leaves nothing half made.
     yield from _create(MANIFEST_KEY, encode_manifest(first))
     yield from _create(IDENTITY_KEY, encode_sealed(identity))
-    there = yield from read_identity()
+    _check_whose((yield from read_identity()), identity)
+
+
+def _check_whose(there: BucketIdentity | None, identity: BucketIdentity) -> None:
     if there is None or there.broker_id != identity.broker_id:
         whose = "no log" if there is None else f"the log of {there.broker_id}"
         raise BucketRefused(f"the bucket has {whose}, and this directory is {identity.broker_id}")
 
 
 def _create(key: str, data: bytes) -> Steps[None]:
-    """Create an object unless there is one."""
+    """Create an object unless there is one; on return there is."""
     attempt = 0
+    is_said_to_exist = False
     while True:
         try:
-            yield Create(key, data)
+            if is_said_to_exist:
+                yield Get(key)
+            else:
+                yield Create(key, data)
         except ObjectExists:
-            return
+            # A store may say so for two creations at the same time, of which none has happened yet.
+            is_said_to_exist = True
+            continue
+        except ObjectMissing:
+            is_said_to_exist = False
+            attempt += 1
+            yield Pause(attempt)
+            continue
         except StoreUnavailable:
             attempt += 1
             yield Pause(attempt)

@@ -50,7 +50,7 @@ class Freed(msgspec.Struct, frozen=True):
     at_ms: int
 
 
-class BucketManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LogManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `manifest.json`."""
 
     format: int = FORMAT
@@ -78,15 +78,15 @@ class Verdict(Enum):
     UNDECIDED = "undecided"
 
 
-_DECODER = msgspec.json.Decoder(BucketManifest)
+_DECODER = msgspec.json.Decoder(LogManifest)
 
 
-def encode_manifest(manifest: BucketManifest) -> bytes:
+def encode_manifest(manifest: LogManifest) -> bytes:
     """Return the bytes of the object."""
     return encode_sealed(manifest)
 
 
-def decode_manifest(data: bytes) -> BucketManifest:
+def decode_manifest(data: bytes) -> LogManifest:
     """Return the manifest. Raises BucketDamaged if any bit of it is wrong, or it is of a newer version."""
     try:
         manifest = decode_sealed(data, _DECODER)
@@ -97,13 +97,13 @@ def decode_manifest(data: bytes) -> BucketManifest:
     return manifest
 
 
-def owner_of(manifest: BucketManifest, seq: int) -> LogOwner | None:
+def owner_of(manifest: LogManifest, seq: int) -> LogOwner | None:
     """Return the owner whose pieces count at *seq*: of those that began there or before, the last one."""
     owners = [owner for owner in manifest.owners if owner.first_seq <= seq]
     return max(owners, key=lambda owner: owner.first_seq, default=None)
 
 
-def verdict(manifest: BucketManifest, header: PieceHeader) -> Verdict:
+def verdict(manifest: LogManifest, header: PieceHeader) -> Verdict:
     """Return whether the piece with *header* counts by *manifest*, which was read after the piece."""
     owner = owner_of(manifest, header.seq)
     if owner is not None and (owner.epoch, owner.nonce) == (header.epoch, header.nonce):

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cordwood.bucket.ownership.following import LogPiece, Reading
+from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.manifest import (
     MANIFEST_KEY,
-    BucketManifest,
     Departed,
     Freed,
+    LogManifest,
     LogOwner,
     PageRef,
     decode_manifest,
@@ -24,8 +24,23 @@ from cordwood.bucket.ownership.manifest import (
     needed_owners,
 )
 from cordwood.bucket.ownership.objects import Create, Delete, Get, List, Pause, Replace, Steps, Stored
-from cordwood.bucket.ownership.piece import PREFIX, PieceHeader, encode_piece, hash_of, piece_key, seq_of
-from cordwood.errors import ObjectExists, ObjectMissing, OwnerFenced, StoreUnavailable, VersionChanged
+from cordwood.bucket.ownership.piece import (
+    PREFIX,
+    PieceHeader,
+    decode_piece,
+    encode_piece,
+    hash_of,
+    piece_key,
+    seq_of,
+)
+from cordwood.errors import (
+    BucketDamaged,
+    ObjectExists,
+    ObjectMissing,
+    OwnerFenced,
+    StoreUnavailable,
+    VersionChanged,
+)
 
 #: How long objects stay after the manifest stopped naming them: a reader may be using them.
 KEEP_MS = 3_600_000
@@ -34,7 +49,7 @@ KEEP_MS = 3_600_000
 class VersionedManifest(msgspec.Struct, frozen=True):
     """A manifest, and the version that is replaced by the next one."""
 
-    manifest: BucketManifest
+    manifest: LogManifest
     version: str
 
 
@@ -50,7 +65,7 @@ class Ownership:
     #: The bytes of the piece that was created last.
     last_piece: bytes = b""
 
-    def check(self, manifest: BucketManifest) -> None:
+    def check(self, manifest: LogManifest) -> None:
         """Raise OwnerFenced if *manifest* has a newer claim than that of this owner."""
         if (manifest.epoch, manifest.nonce) != (self.epoch, self.nonce):
             raise OwnerFenced(self.epoch, manifest.epoch)
@@ -67,19 +82,25 @@ def take_over(
     lease_ms: int | None = None,
     reading: Reading | None = None,
     on_piece: Callable[[LogPiece], None] = lambda piece: None,
+    before: VersionedManifest | None = None,
 ) -> Steps[Ownership]:
     """Become the owner, after every owner before: nothing that they create later counts.
 
     *reading* is how far the caller has read already; None reads from the floor on. *on_piece* is called with
-    every piece that counts and was not read before, in order, also if the takeover fails in the end. None for
-    *lease_ms* keeps the lease of the log.
+    every piece that counts and was not read before, in order, also if the takeover fails in the end: then
+    *reading* has passed just these. None for *lease_ms* keeps the lease of the log. *before* is the manifest
+    that the claim replaces; a standby gives the one that it read before its last look (see `lease`).
 
     Raises:
         OwnerFenced: If another process claimed the log meanwhile. Nothing has changed but for a claim.
-        FellBehind: If the floor has passed *reading*, or the reader fell behind.
+        FellBehind: If the floor has passed *reading*.
     """
+    if before is None:
+        before = yield from read_manifest()
+    if reading is not None and before.manifest.floor > reading.next_seq:
+        # The numbers from there on were used, and their pieces may be gone.
+        raise FellBehind
     # (a) The claim. From now on no other process can complete an earlier one, nor move the floor.
-    before = yield from read_manifest()
     claimed = msgspec.structs.replace(
         before.manifest,
         revision=before.manifest.revision + 1,
@@ -91,52 +112,53 @@ def take_over(
     if reading is None:
         reading = Reading.from_floor(claimed)
     # (b) A barrier: the first key that nobody used. Whatever an owner before us creates comes after it.
-    barrier = yield from _create_barrier(claimed, nonce, reading, on_piece)
+    barrier, sha256 = yield from _create_barrier(claimed, reading, on_piece)
     # (c) The claim is complete: pieces below the barrier count as before, those from it on are ours.
     owner = LogOwner(claimed.epoch, nonce, barrier)
     complete = msgspec.structs.replace(
         claimed, revision=claimed.revision + 1, owners=(*needed_owners(claimed.owners, claimed.floor), owner)
     )
     current = yield from _swap(current, complete)
-    return Ownership(claimed.epoch, nonce, barrier + 1, reading.previous, current)
+    # Not before: a barrier of a claim that fails is void.
+    reading.pass_own(barrier, sha256)
+    return Ownership(claimed.epoch, nonce, barrier + 1, sha256, current)
 
 
 def _create_barrier(
-    claimed: BucketManifest, nonce: str, reading: Reading, on_piece: Callable[[LogPiece], None]
-) -> Steps[int]:
-    """Create an empty piece after all others and return its number; *reading* stands after it."""
+    claimed: LogManifest, reading: Reading, on_piece: Callable[[LogPiece], None]
+) -> Steps[tuple[int, str]]:
+    """Create an empty piece after all others, which *reading* has then passed; return its number and hash."""
     attempt = 0
     while True:
-        # The manifest was read after the claim, when no other owner could be added.
         yield from reading.read_on(claimed, on_piece)
         seq = reading.next_seq
-        data = encode_piece(PieceHeader(seq, claimed.epoch, nonce, reading.previous), b"")
+        data = encode_piece(PieceHeader(seq, claimed.epoch, claimed.nonce, reading.previous), b"")
         try:
             yield Create(piece_key(seq), data)
         except ObjectExists:
             there = yield from _content_of(piece_key(seq))
             if there != data:
-                # An owner before us was faster. If the claim still stands, its piece is read and passed.
-                if there is not None:
-                    newest = yield from read_manifest()
-                    if (newest.manifest.epoch, newest.manifest.nonce) != (claimed.epoch, nonce):
-                        raise OwnerFenced(claimed.epoch, newest.manifest.epoch) from None
+                # An owner before us was faster: its piece is read and passed, if the claim still stands. Or
+                # nobody was, and the store said so for two creations at the same time.
+                attempt += 1
+                yield Pause(attempt)
                 continue
         except StoreUnavailable:
             attempt += 1
             yield Pause(attempt)
             continue
-        reading.pass_own(seq, hash_of(data))
-        return seq
+        return seq, hash_of(data)
 
 
 def add_piece(owner: Ownership, body: bytes) -> Steps[int]:
     """Create the next piece and return its number. Acknowledge nothing before `confirm`.
 
-    The bytes are fixed before the first try, and every try sends the same.
+    The bytes are fixed before the first try, and every try sends the same. A caller that gave up may
+    call this again with the same *body* only.
 
     Raises:
-        OwnerFenced: If another process owns or claims the log. The piece counts for nothing.
+        OwnerFenced: If another process owns or claims the log. The piece may still count.
+        BucketDamaged: If the piece that this owner gave up before is there, with another body.
     """
     attempt = 0
     while True:
@@ -148,10 +170,18 @@ def add_piece(owner: Ownership, body: bytes) -> Steps[int]:
             there = yield from _content_of(piece_key(seq))
             if there is None:
                 # A store may say so for two creations at the same time: the same bytes again.
+                attempt += 1
+                yield Pause(attempt)
                 continue
             if there != data:
                 newest = yield from read_manifest()
                 owner.check(newest.manifest)
+                header, _ = decode_piece(piece_key(seq), there)
+                if (header.epoch, header.nonce) == (owner.epoch, owner.nonce):
+                    # It counts, so what this caller gave up must be finished first: it cannot be passed.
+                    raise BucketDamaged(
+                        piece_key(seq), "is of this owner, with other content than now"
+                    ) from None
                 # It belongs to a claim that was given up: it is void, and so its number is used up.
                 owner.next_seq += 1
                 continue
@@ -174,6 +204,21 @@ def confirm(owner: Ownership) -> Steps[None]:
     newest = yield from read_manifest()
     owner.check(newest.manifest)
     owner.current = newest
+
+
+def renew_claim(owner: Ownership) -> Steps[None]:
+    """Replace the manifest by one that differs in its revision only.
+
+    A standby that found the lease run out, and has read the manifest before, cannot claim the log any more.
+
+    Raises:
+        OwnerFenced: If another process owns or claims the log.
+    """
+    yield from confirm(owner)
+    before = owner.current.manifest
+    owner.current = yield from _swap(
+        owner.current, msgspec.structs.replace(before, revision=before.revision + 1)
+    )
 
 
 def move_floor(
@@ -262,7 +307,7 @@ def _delete_pieces_below(end_seq: int) -> Steps[int]:
         after = keys[-1]
 
 
-def _swap(before: VersionedManifest, after: BucketManifest) -> Steps[VersionedManifest]:
+def _swap(before: VersionedManifest, after: LogManifest) -> Steps[VersionedManifest]:
     """Replace *before* by *after*.
 
     A refusal is a success where the manifest read back is just this one: an earlier try had taken effect.
@@ -287,19 +332,21 @@ def _swap(before: VersionedManifest, after: BucketManifest) -> Steps[VersionedMa
 
 
 def create_object(key: str, data: bytes) -> Steps[None]:
-    """Create the object *key*, which no other process ever creates, with *data*."""
+    """Create the object *key*, which no other process ever creates, with *data*; on return it is there."""
     attempt = 0
     while True:
         try:
             yield Create(key, data)
         except ObjectExists:
-            # An earlier try was slow to take effect. Nobody else makes this key.
-            return
+            # An earlier try was slow to take effect, or the store said so for two at the same time.
+            if (yield from _content_of(key)) == data:
+                return
         except StoreUnavailable:
-            attempt += 1
-            yield Pause(attempt)
-            continue
-        return
+            pass
+        else:
+            return
+        attempt += 1
+        yield Pause(attempt)
 
 
 def list_all(prefix: str) -> Steps[list[str]]:

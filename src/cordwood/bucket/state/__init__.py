@@ -6,19 +6,19 @@ from cordwood.bucket.state.building import BodyBuilder, Disturbed
 from cordwood.bucket.state.bundling import bundle
 from cordwood.bucket.state.mounting import MOUNT, MountedFiles
 from cordwood.bucket.state.pages import PAGE_BYTES_MAX, make_pages, page_of, read_page
-from cordwood.bucket.state.tree import Extent, Tree, TreeFile
+from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree
 
 __all__ = [
     "MOUNT",
     "PAGE_BYTES_MAX",
     "BodyBuilder",
     "BucketFiles",
+    "BucketTreeFile",
     "Disturbed",
     "Extent",
     "MountedFiles",
     "ObjectReader",
     "Tree",
-    "TreeFile",
     "bundle",
     "decode_body",
     "make_pages",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import google_crc32c
 
 from cordwood.bucket.ownership import GetRange, ObjectStore, Pause, Steps, perform
-from cordwood.bucket.state.tree import Extent, Tree, TreeFile
+from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree
 from cordwood.disk import Buffer, Mode, Names, WritableBuffer, os_error
 from cordwood.errors import BucketDamaged, StoreUnavailable
 
@@ -74,7 +74,7 @@ class BucketFiles:
         node = self._tree.find(path)
         if node is None:
             raise os_error(errno.ENOENT, path)
-        if not isinstance(node, TreeFile):
+        if not isinstance(node, BucketTreeFile):
             raise os_error(errno.EISDIR, path)
         return BucketFile(path, node, self._reader)
 
@@ -91,7 +91,7 @@ class BucketFiles:
         node = self._tree.find(path)
         if node is None:
             raise os_error(errno.ENOENT, path)
-        if isinstance(node, TreeFile):
+        if isinstance(node, BucketTreeFile):
             raise os_error(errno.ENOTDIR, path)
         return sorted(node)
 
@@ -104,7 +104,7 @@ class BucketFiles:
 class BucketFile:
     """A file of a tree as it was when it was opened. It can be read."""
 
-    def __init__(self, path: str, file: TreeFile, reader: ObjectReader) -> None:
+    def __init__(self, path: str, file: BucketTreeFile, reader: ObjectReader) -> None:
         self._path = path
         self._size = file.size
         self._extents = tuple(file.extents)

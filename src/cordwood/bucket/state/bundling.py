@@ -8,7 +8,7 @@ import google_crc32c
 
 from cordwood.bucket.ownership import hash_of
 from cordwood.bucket.state.body import STRETCH_BYTES_MAX, ObjectRef
-from cordwood.bucket.state.tree import Extent, Tree, TreeFile
+from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree
 
 #: The size of a bundle, but for its last stretch.
 BUNDLE_BYTES = 32 << 20
@@ -23,7 +23,7 @@ def bundle(
 
     *create* is called with each object. Bytes of a file that lie beside each other are one stretch in it.
     """
-    content, key, moved = bytearray(), new_key(), list[tuple[TreeFile, list[Extent]]]()
+    content, key, moved = bytearray(), new_key(), list[tuple[BucketTreeFile, list[Extent]]]()
 
     def finish() -> None:
         data = bytes(content)
@@ -34,7 +34,7 @@ def bundle(
 
     for path in sorted(tree.touched):
         file = tree.find(path)
-        if not isinstance(file, TreeFile) or not any(each.key in pieces for each in file.extents):
+        if not isinstance(file, BucketTreeFile) or not any(each.key in pieces for each in file.extents):
             continue
         small = sum(each.end - each.start for each in file.extents if each.key in pieces) <= INLINE_BYTES
         extents: list[Extent] = []

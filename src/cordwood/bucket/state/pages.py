@@ -12,7 +12,7 @@ import google_crc32c
 import msgspec
 
 from cordwood.bucket.state.body import ObjectRef, check_path, pack_table, unpack_table
-from cordwood.bucket.state.tree import Extent, Tree, TreeFile
+from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree
 from cordwood.errors import BucketDamaged
 
 MAGIC = b"CWPG"
@@ -93,7 +93,7 @@ def make_pages(tree: Tree, count: int, wanted: Iterable[int]) -> dict[int, bytes
     return made
 
 
-def _paged(path: str, file: TreeFile, sources: dict[str, int]) -> PagedFile:
+def _paged(path: str, file: BucketTreeFile, sources: dict[str, int]) -> PagedFile:
     extents = tuple(
         PagedExtent(
             each.start,
@@ -147,7 +147,9 @@ def read_page(tree: Tree, key: str, data: bytes) -> None:
         tree.add_directory(path)
     for file in page.files:
         check_path(key, file.path)
-        tree.put(file.path, TreeFile(file.size, [_extent(key, file, each, page) for each in file.extents]))
+        tree.put(
+            file.path, BucketTreeFile(file.size, [_extent(key, file, each, page) for each in file.extents])
+        )
 
 
 def _extent(key: str, file: PagedFile, paged: PagedExtent, page: Page) -> Extent:

@@ -48,20 +48,21 @@ class Extent(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-class TreeFile(msgspec.Struct, array_like=True):
+class BucketTreeFile(msgspec.Struct, array_like=True):
     """A file: where no extent is there are zeros."""
 
     size: int
     extents: list[Extent]
 
 
-Directory: TypeAlias = "dict[str, Directory | TreeFile]"
+Directory: TypeAlias = "dict[str, Directory | BucketTreeFile]"
 
 
 class Tree:
     """All files of the log. One thread at a time.
 
-    ``touched`` has the files and directories that changed since it was last cleared, ``gone`` those that went.
+    ``touched`` has the files and directories that changed since it was last cleared, ``gone`` those that
+    went.
     """
 
     def __init__(self) -> None:
@@ -74,16 +75,16 @@ class Tree:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def find(self, path: str) -> Directory | TreeFile | None:
+    def find(self, path: str) -> Directory | BucketTreeFile | None:
         """Return the file or the directory at *path*, None without one."""
-        node: Directory | TreeFile | None = self.root
+        node: Directory | BucketTreeFile | None = self.root
         for name in path.split("/") if path else ():
             if not isinstance(node, dict):
                 return None
             node = node.get(name)
         return node
 
-    def files(self, below: Directory | None = None, prefix: str = "") -> Iterator[tuple[str, TreeFile]]:
+    def files(self, below: Directory | None = None, prefix: str = "") -> Iterator[tuple[str, BucketTreeFile]]:
         """Yield every file with its path, sorted within each directory."""
         for name, node in sorted((self.root if below is None else below).items()):
             if isinstance(node, dict):
@@ -116,7 +117,7 @@ class Tree:
         for patch in table.files:
             self._patch(patch, table, key, content_at)
 
-    def put(self, path: str, file: TreeFile) -> None:
+    def put(self, path: str, file: BucketTreeFile) -> None:
         """Put *file*, whose objects are known, at *path*."""
         self._remove(path)
         directory, name = self._place(path)
@@ -127,7 +128,7 @@ class Tree:
         """Make sure that there is a directory at *path*."""
         self._directory(path)
 
-    def replace_extents(self, file: TreeFile, extents: list[Extent]) -> None:
+    def replace_extents(self, file: BucketTreeFile, extents: list[Extent]) -> None:
         """Let the bytes of *file* be those of *extents*: the same bytes in other objects."""
         self._named.update(extent.key for extent in extents if extent.key)
         self._unname(file.extents)
@@ -148,7 +149,7 @@ class Tree:
             self._remove(patch.path)
             file = None
         if file is None:
-            file = directory[name] = TreeFile(0, [])
+            file = directory[name] = BucketTreeFile(0, [])
         if patch.cut_to >= 0:
             self._cut(file, patch.cut_to)
         for stretch in patch.stretches:
@@ -161,7 +162,7 @@ class Tree:
         file.size = patch.size
         self.touched.add(patch.path)
 
-    def _overlay(self, file: TreeFile, new: Extent) -> None:
+    def _overlay(self, file: BucketTreeFile, new: Extent) -> None:
         self._named[new.key] += 1
         extents = file.extents
         if not extents or extents[-1].end <= new.start:
@@ -181,7 +182,7 @@ class Tree:
             self._unname(replaced)
         extents[first:last] = kept
 
-    def _cut(self, file: TreeFile, size: int) -> None:
+    def _cut(self, file: BucketTreeFile, size: int) -> None:
         while file.extents and file.extents[-1].end > size:
             last = file.extents.pop()
             if last.start < size:

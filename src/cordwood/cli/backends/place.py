@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,10 +107,20 @@ def when_free(run: Callable[[], Result], otherwise: str) -> Result:
         return open_when_free(run, LOCKED_SECONDS)
 
 
-def log_bytes(path: str) -> int:
-    """Return the size of all readable segments of a data directory, in bytes."""
+def log_bytes(path: str, topics: Collection[str] | None = None) -> int:
+    """Return the size of all readable segments of a data directory, in bytes, or of those of *topics*.
+
+    These must exist. Topics in the shared log have no segments of their own.
+    """
+    below = os.path.join(path, "topics")
+    if topics is None:
+        return _segment_bytes(below)
+    return sum(_segment_bytes(os.path.join(below, each)) for each in topics)
+
+
+def _segment_bytes(below: str) -> int:
     total = 0
-    for directory, _, names in os.walk(os.path.join(path, "topics")):
+    for directory, _, names in os.walk(below):
         for name in names:
             # A writer may remove a file concurrently.
             with contextlib.suppress(OSError):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 
 import click
 import msgspec
 
-from cordwood.cli.backends import check_there, complete_topic, data_option, data_path, refusing
+from cordwood.cli.backends import check_there, complete_topic, data_option, data_path, log_bytes, refusing
 from cordwood.cli.output import print_json, print_table, progress_bar
 from cordwood.config import load_broker_config
 from cordwood.disk import BY_UMASK, PosixFiles
 from cordwood.host import process
 from cordwood.interchange import EXPORT_SYSTEMS, ExportReport, ExportTarget, export_topics
+from cordwood.storage.meta import is_shared
 from cordwood.storage.readonly import ReadOnlyDirectory
 from cordwood.wording import counted
 
@@ -83,7 +85,7 @@ def export(
     with (
         refusing(path),
         contextlib.closing(ReadOnlyDirectory(files, path, settings)) as opened,
-        progress_bar("exporting", None, shown=not as_json) as show,
+        progress_bar("exporting", _known_bytes(opened, topics), shown=not as_json) as show,
     ):
         reports = export_topics(
             files,
@@ -95,6 +97,12 @@ def export(
         )
     for report in reports:
         _print_report(report, as_json=as_json)
+
+
+def _known_bytes(opened: ReadOnlyDirectory, topics: Sequence[str]) -> int:
+    """Return the bytes to read, as far as topics exist; 0 if it cannot be known before."""
+    entries = [entry for name in topics if (entry := opened.topics.get(name)) is not None]
+    return 0 if any(map(is_shared, entries)) else log_bytes(opened.path, [each.name for each in entries])
 
 
 def _print_report(report: ExportReport, *, as_json: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import click
 import msgspec
@@ -20,12 +22,13 @@ from cordwood.cli.backends import (
     when_free,
 )
 from cordwood.cli.interrupting import noting_interrupts
-from cordwood.cli.output import print_json, print_table, progress_bar
+from cordwood.cli.output import count_bar, print_json, print_table
 from cordwood.config import BrokerConfig, load_broker_config
 from cordwood.disk import files_of
 from cordwood.errors import CordwoodError
 from cordwood.mirror import MirrorFailure, MirrorOptions, MirrorReport, mirror_topics
 from cordwood.storage.directory import DataDirectory, Opening
+from cordwood.wire_client import KafkaCluster
 from cordwood.wording import bytes_text, counted
 
 _SECONDS = 30.0
@@ -45,6 +48,11 @@ _HEADINGS = ("topic", "partition", "start", "end", "source end", "batches", "rec
 @click.option("--exclude", metavar="PATTERN", multiple=True, help="Topics to leave out. Repeatable.")
 @click.option(
     "--groups", metavar="PATTERN", multiple=True, help="Copy the committed offsets of these groups, too."
+)
+@click.option(
+    "--reset-groups",
+    is_flag=True,
+    help="Set committed offsets to those of the source also where a group is further here.",
 )
 @click.option("--follow", is_flag=True, help="Go on copying until Ctrl-C or SIGTERM.")
 @click.option("--verify", is_flag=True, help="Read everything from the source again, and compare.")
@@ -76,6 +84,7 @@ def mirror(
     topics: tuple[str, ...],
     exclude: tuple[str, ...],
     groups: tuple[str, ...],
+    reset_groups: bool,
     follow: bool,
     verify: bool,
     skip_deleted: bool,
@@ -99,32 +108,59 @@ def mirror(
     """
     target = CommandTarget(data, source, timeout, client, client_config)
     settings = {**target.client_settings(), "bootstrap.servers": source}
-    config, _ = load_broker_config()
-    with (
-        contextlib.closing(_opened(data_path(data), config)) as directory,
-        noting_interrupts() as stopped,
-        progress_bar("mirroring", None, shown=not as_json) as show,
-    ):
-        options = MirrorOptions(
-            topics=topics or ("*",),
-            exclude=exclude,
-            groups=groups,
-            config=topic_config,
-            skip_deleted=skip_deleted,
-            follow=follow,
-            verify=verify,
-            seconds=timeout,
-            progress=show,
-            failed=_say_failed if follow else lambda failure: None,
-            stopped=stopped,
-        )
-        report = mirror_topics(directory, config, settings, options)
-        is_interrupted = stopped() and not follow
+    options = MirrorOptions(
+        topics=topics or ("*",),
+        exclude=exclude,
+        groups=groups,
+        config=topic_config,
+        reset_groups=reset_groups,
+        skip_deleted=skip_deleted,
+        follow=follow,
+        verify=verify,
+        seconds=timeout,
+        failed=_say_failed if follow else lambda failure: None,
+    )
+    report, is_interrupted = _run(data_path(data), settings, options, shown=not as_json)
     _print_report(report, as_json=as_json)
     if is_interrupted:
         raise KeyboardInterrupt
     _report_failures(report, said=follow)
     raise SystemExit(ExitCode.OK if report.is_whole else ExitCode.CHECK_FAILED)
+
+
+def _run(
+    path: str, settings: Mapping[str, Any], options: MirrorOptions, *, shown: bool
+) -> tuple[MirrorReport, bool]:
+    """Mirror into the directory *path*; return what was done, and whether Ctrl-C ended it too early."""
+    config, _ = load_broker_config()
+    _wait_for_source(settings, options.seconds)
+    with (
+        contextlib.closing(_opened(path, config)) as directory,
+        noting_interrupts() as stopped,
+        count_bar("mirroring", "offsets", shown=shown) as bar,
+    ):
+        options = replace(options, progress=bar.measure, reached=bar.count, stopped=stopped)
+        try:
+            report = mirror_topics(directory, config, settings, options)
+        except KeyboardInterrupt:
+            if not options.follow:
+                raise
+            # It was to end, and the source did not answer: what was copied is synced.
+            raise SystemExit(ExitCode.OK) from None
+        return report, stopped() and not options.follow
+
+
+def _wait_for_source(settings: Mapping[str, Any], seconds: float) -> None:
+    """Return once the source answers.
+
+    Before the directory is created: a source that does not answer leaves nothing behind, and Ctrl-C ends this
+    at once.
+
+    Raises:
+        CordwoodError: If it does not answer in *seconds*.
+    """
+    with contextlib.closing(KafkaCluster(settings, seconds)) as cluster:
+        cluster.refresh()
 
 
 def _report_failures(report: MirrorReport, *, said: bool) -> None:

@@ -56,6 +56,7 @@ def _what(record: AuditRecord) -> str:
     parts.append(f"org={record.org}" if record.org else "")
     parts.append(f"client={record.client_id}" if record.client_id else "")
     parts.append(f"x{record.count}" if record.count != 1 else "")
+    parts.append(f"({record.omitted} more of the same client left out)" if record.omitted else "")
     parts.append(f"({record.lost} lost before)" if record.lost else "")
     return " ".join(printable(part) for part in parts if part)
 

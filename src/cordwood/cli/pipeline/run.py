@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 import click
 
 import cordwood.spark
 from cordwood.cli.backends import data_path
-from cordwood.cli.output import print_json, print_table
+from cordwood.cli.output import print_json, print_table, task_bar
 from cordwood.cli.pipeline.line import CommandLine, job_options
 
 _WARNING = (
     "A full refresh discards the progress of flows and rebuilds tables. Topics that the pipeline writes "
     "keep their records and get all records once more."
 )
+
+
+#: The states in which a flow does nothing more.
+_ENDED = frozenset({"completed", "excluded", "failed", "idle", "skipped", "stopped"})
 
 
 class _FileFirst(click.Command):
@@ -63,13 +69,33 @@ def run(file: str, storage: str | None, full_refresh: bool, yes: bool, line: Com
         if not yes:
             click.confirm("Go on?", abort=True, err=True)
     options = PipelineOptions(file, data_path(line.data), storage, line.master, full_refresh)
-    report = run_pipeline(options, _tell)
+    with _flows_shown(shown=not line.as_json) as tell:
+        report = run_pipeline(options, tell)
     if line.as_json:
         print_json({"job": "run", **asdict(report)})
     else:
         print_table(("flow", "state"), sorted(report.flows.items()))
 
 
-def _tell(event: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(event, err=True)
+@contextlib.contextmanager
+def _flows_shown(*, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what is called with Spark's messages: they, and a bar of the flows that ended, are shown.
+
+    On a terminal only; with a bar, if it is to be *shown*.
+    """
+    if not sys.stderr.isatty():
+        yield lambda event: None
+        return
+    from cordwood.spark.sessions import flow_state
+
+    states: dict[str, str] = {}
+    with task_bar("running") if shown else contextlib.nullcontext(lambda done, total: None) as show:
+
+        def tell(event: str) -> None:
+            click.echo(event, err=True)
+            found = flow_state(event)
+            if found is not None:
+                states.update([found])
+                show(sum(state in _ENDED for state in states.values()), len(states))
+
+        yield tell

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from cordwood.broker.audit import AuditEvent, AuditKind, AuditOutcome, AuditRow
 from cordwood.errors import LogFailed, StorageError, UnknownTopic
 from cordwood.host import Clock
+from cordwood.server.audit.collecting import CollectedEvents
 from cordwood.server.internal_topic import InternalRow, WhenStored
 from cordwood.telemetry import AUDIT_EVENTS, AUDIT_LOST, Telemetry
 
@@ -21,9 +22,6 @@ APPEND_MAX = 500
 #: What changed nothing (refused and failed requests, failed logins) is collected for this long, so that equal
 #: events become one record.
 COLLECT_SECONDS = 1.0
-#: The number of different ones of a kind that are kept in that time: clients without rights must not fill the
-#: disk. Failed logins are counted apart, so that strangers cannot keep what known clients try off the record.
-COLLECTED_MAX = 100
 #: The delay before an append that failed is tried again.
 RETRY_SECONDS = 1.0
 _LOGGER = logging.getLogger("cordwood.server")
@@ -60,8 +58,8 @@ class Audit:
         self._clock = clock
         self._telemetry = telemetry
         self._waiting: deque[AuditRow] = deque()
-        self._collected: dict[Hashable, AuditRow] = {}
-        self._collected_of: Counter[bool] = Counter()
+        # Failed logins are apart, so that strangers cannot keep what known clients try off the record.
+        self._refusals, self._failed_logins = CollectedEvents(), CollectedEvents()
         self._collecting: asyncio.TimerHandle | None = None
         # The rows of the append that is under way or is tried again, and the losses that its first row tells.
         self._under_way: list[AuditRow] = []
@@ -151,25 +149,16 @@ class Audit:
     # --- collecting ---------------------------------------------------------------------------------
 
     def _collect(self, row: AuditRow) -> None:
-        event = row.happened
-        same = self._collected.get(key := _likeness(event))
-        if same is not None:
-            same.count += 1
-            return
-        of_strangers = event.event is AuditKind.AUTHENTICATION
-        if self._collected_of[of_strangers] >= COLLECTED_MAX:
-            self._lose(1)
-            return
-        self._collected_of[of_strangers] += 1
-        self._collected[key] = row
+        of_stranger = row.happened.event is AuditKind.AUTHENTICATION
+        left_out = (self._failed_logins if of_stranger else self._refusals).add(row)
+        if left_out:
+            self._lose(left_out)
         if self._collecting is None:
             self._collecting = self._loop.call_later(COLLECT_SECONDS, self._end_collecting)
 
     def _end_collecting(self) -> None:
         self._collecting = None
-        collected, self._collected = self._collected, {}
-        self._collected_of.clear()
-        for row in collected.values():
+        for row in sorted(self._refusals.take() + self._failed_logins.take(), key=lambda row: row.time_ms):
             if len(self._waiting) >= WAITING_MAX:
                 self._lose(row.count)
             else:
@@ -264,21 +253,6 @@ class Audit:
             values = [row.encode(0 if number else lost) for number, row in enumerate(rows)]
             lost = 0
             self._topic.store([(None, value) for value in values], _note_end(len(rows)))
-
-
-def _likeness(event: AuditEvent) -> Hashable:
-    """Return what equal events have in common, which is everything but details."""
-    return (
-        event.event,
-        event.org,
-        event.principal,
-        event.host,
-        event.client_id,
-        event.api,
-        event.resource_type,
-        event.resource,
-        event.error,
-    )
 
 
 def _note_end(count: int) -> Callable[[Exception | None], None]:

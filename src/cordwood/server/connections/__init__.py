@@ -2,7 +2,13 @@
 
 from cordwood.server.connections.budget import Budget
 from cordwood.server.connections.connection import Connection
-from cordwood.server.connections.entrance import OPEN_DOOR, Door, Entrance
+from cordwood.server.connections.entrance import (
+    EARLY_BYTES_MAX,
+    EARLY_TOKEN_BYTES_MAX,
+    OPEN_DOOR,
+    Door,
+    Entrance,
+)
 from cordwood.server.connections.exchange import (
     RAW_VERSION,
     Exchange,
@@ -16,6 +22,8 @@ from cordwood.server.connections.memory import TRIM_SECONDS, find_trim
 from cordwood.server.connections.tls import PIECE_BYTES, HandshakeQueue, LinkedConnection, TlsLink, TlsTerms
 
 __all__ = [
+    "EARLY_BYTES_MAX",
+    "EARLY_TOKEN_BYTES_MAX",
     "OPEN_DOOR",
     "PIECE_BYTES",
     "RAW_VERSION",

@@ -20,7 +20,7 @@ from cordwood.host import Clock
 from cordwood.protocol import SMALL, ApiKey, Inbox, Request, WireBytes, decode_request, encode_response
 from cordwood.security import ANONYMOUS, CertificateRefused, Principal
 from cordwood.server.connections.budget import WINDOW, Budget, MemoryClaim
-from cordwood.server.connections.entrance import OPEN_DOOR, UNAUTHENTICATED_BYTES_MAX, Door
+from cordwood.server.connections.entrance import OPEN_DOOR, Door, early_fault
 from cordwood.server.connections.exchange import (
     ENCODED,
     RAW_VERSION,
@@ -36,8 +36,6 @@ REQUESTS_MAX = 256
 BYTES_MAX = 64 << 20
 #: The largest request other than Produce, in bytes: decoded, it takes up to 64 times as much memory.
 OTHER_BYTES_MAX = 4 << 20
-#: The requests that are read before the client has authenticated.
-BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 #: While the socket has more than this many unsent bytes, no further response is created for it.
 UNSENT_MAX = 64 << 10
@@ -94,10 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         # and unsent responses.
         self._request_bytes = 0
         self._response_bytes = 0
-        self._reading_paused = False
-        self._writing_paused = False
-        self._in_line = False
-        self._draining = False
+        self._reading_paused = self._writing_paused = False
+        self._in_line = self._draining = False
         self._owed_ms = owed_ms
         self._waited_for: set[ApiKey] = set()
         self._muted_until_ns: int | None = None
@@ -111,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lingers_ns: int | None = None
         if door.entrance is not None:
             door.entrance.enter(self)
-            self._inbox.size_max = min(UNAUTHENTICATED_BYTES_MAX, request_bytes_max)
+            self._inbox.size_max = min(door.early_bytes_max, request_bytes_max)
 
     # --- the socket -------------------------------------------------------------------------------
 
@@ -157,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         missing = self._inbox.missing
         if not self.authenticated:
-            return self._inbox.space()[:UNAUTHENTICATED_BYTES_MAX]
+            return self._inbox.space()[: self._inbox.size_max]
         if not missing:
             return self._inbox.space()
         if not self._budget.may_go_on(self._claim):
@@ -237,6 +233,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._door.entrance is not None:
             self._door.entrance.leave(self)
 
+    @property
+    def early_room(self) -> int | None:
+        """The bytes that the client may send until it has authenticated; None once it has."""
+        return None if self.authenticated else self._inbox.size_max - self._inbox.pending
+
     def take_token(self) -> None:
         """Take the next frame as a token of SASL that has no request around it."""
         self._takes_token = True
@@ -254,14 +255,14 @@ class Connection(asyncio.BufferedProtocol):
         """Decode the request in *frame* and add it to the queue."""
         if self._transport is None or self._transport.is_closing() or self._draining:
             return
+        unanswered = len(self._waiting) + len(self._running)
         if not self.authenticated and not self.begin():
             return
+        fault = None if self.authenticated else early_fault(frame, unanswered, self._takes_token)
         if len(frame) > OTHER_BYTES_MAX and bytes(frame[:2]) != _PRODUCE:
-            self.refuse(f"a request of {len(frame)} bytes that is not Produce")
-            return
-        early = not self.authenticated and not self._takes_token
-        if early and int.from_bytes(frame[:2], "big", signed=True) not in BEFORE_AUTHENTICATION:
-            self.refuse("a request of a client that has not authenticated")
+            fault = f"a request of {len(frame)} bytes that is not Produce"
+        if fault is not None:
+            self.refuse(fault)
             return
         try:
             request = self._raw_token(frame) if self._takes_token else decode_request(frame)

@@ -7,12 +7,35 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cordwood.config import SecurityProtocol
+from cordwood.protocol import ApiKey
 from cordwood.security import ANONYMOUS, Principal
 
-#: The largest request before authentication, and the most bytes that are read at once.
-UNAUTHENTICATED_BYTES_MAX = 24 << 10
+#: The largest request before authentication, and the most bytes that are read at once. PLAIN and SCRAM have
+#: messages of at most 2 KiB.
+EARLY_BYTES_MAX = 2560
+#: The same at a listener with OAUTHBEARER, whose tokens are larger.
+EARLY_TOKEN_BYTES_MAX = 16 << 10
+#: The unanswered requests of a client that has not authenticated: each takes far more memory than its bytes.
+EARLY_REQUESTS_MAX = 4
+#: The requests that are read before the client has authenticated.
+_EARLY = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+#: How many of the connections may have begun to authenticate: OpenSSL takes 44 KiB for a handshake that
+#: waits for its client, against 17 KiB for one that is done.
+_BEGUN_PERCENT = 40
 #: A client that has begun to authenticate is closed for the sake of others after this time only.
 _GRACE_NS = 1_000_000_000
+
+
+def early_fault(frame: bytearray | memoryview, unanswered: int, takes_token: bool) -> str | None:
+    """Return why the request in *frame* of a client that has not authenticated ends the connection, or None.
+
+    *unanswered* requests are before it. With *takes_token* the frame is a token and no request.
+    """
+    if unanswered >= EARLY_REQUESTS_MAX:
+        return "requests sent ahead by a client that has not authenticated"
+    if not takes_token and int.from_bytes(frame[:2], "big", signed=True) not in _EARLY:
+        return "a request of a client that has not authenticated"
+    return None
 
 
 class Newcomer(Protocol):
@@ -30,8 +53,8 @@ class Entrance:
     """The connections that are not authenticated yet. Used on the event loop only.
 
     There are at most *most* of them. Beyond that, the one that has been silent for longest makes room, so
-    that clients that say nothing cannot keep others out. At most half may have begun to authenticate, which
-    takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
+    that clients that say nothing cannot keep others out. At most 40 % may have begun to authenticate,
+    which takes memory and time: beyond that, the oldest of those makes room once it had a second for it.
     """
 
     def __init__(self, most: int, timeout_ms: int) -> None:
@@ -68,7 +91,7 @@ class Entrance:
         """Return whether the client may begin to authenticate; one that takes longer may be closed for it."""
         if newcomer not in self._silent:
             return newcomer in self._begun
-        if len(self._begun) >= max(self.most // 2, 1):
+        if len(self._begun) >= max(self.most * _BEGUN_PERCENT // 100, 1):
             oldest = self._overdue(now_ns)
             if oldest is None:
                 return False
@@ -94,6 +117,7 @@ class Door:
     """What the clients of a listener must do before they are served.
 
     ``entrance`` limits a connection until its client has authenticated; None serves clients at once.
+    ``early_bytes_max`` is the size of the largest request until then.
     ``identify`` returns the owner of a client certificate, and `ANONYMOUS` without one. It raises
     `CertificateRefused` for a certificate whose owner may not come in. ``note_login`` is told whom TLS
     let in: the address of the client and its principal; or None and why it did not.
@@ -101,6 +125,7 @@ class Door:
 
     security: SecurityProtocol = SecurityProtocol.PLAINTEXT
     entrance: Entrance | None = None
+    early_bytes_max: int = EARLY_BYTES_MAX
     identify: Callable[[bytes | None], Principal] = lambda certificate: ANONYMOUS
     note_login: Callable[[str, Principal | None, str], None] = lambda peer, principal, reason: None
 

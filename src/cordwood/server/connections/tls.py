@@ -3,7 +3,8 @@
 A `TlsLink` is the protocol of the socket's transport and the transport of the `Connection`. It is used in
 place of the event loop's own TLS, whose memory for each connection cannot be bounded: here all links of a
 server share one buffer for received bytes, a handshake begins only when the client's whole first message is
-there, and a response is encrypted piece by piece as the socket takes it.
+there, and a response is encrypted piece by piece as the socket takes it. Until the client has authenticated,
+OpenSSL gets whole records only.
 
 Handshakes are the most expensive thing that a stranger can ask for, so one is computed for each round of the
 loop: other clients wait for one at most.
@@ -22,6 +23,7 @@ from cordwood.protocol import WireBytes
 from cordwood.security import CertificateRefused
 from cordwood.server.connections.budget import Budget
 from cordwood.server.connections.client_hello import HelloRefused, whole_hello
+from cordwood.server.connections.early import EARLY_PIECE_BYTES, RECORD_BYTES, SEALED_BYTES, EarlyRecords
 
 #: The received bytes that are decrypted, and the bytes of a response that are encrypted, at once.
 PIECE_BYTES = 64 << 10
@@ -30,14 +32,14 @@ HANDSHAKE_BYTES_MAX = 64 << 10
 #: The most bytes that TLS itself answers while the client sends no data. A new key takes 27 of them, and no
 #: client needs many; each one is work, and a client that reads nothing would have the answers kept.
 _UNASKED_BYTES_MAX = 1 << 10
-#: A record of TLS has at most this many bytes of content.
-_RECORD_BYTES = 16 << 10
-#: What a record adds to its content, at most, and so the largest record.
-_SEALED_BYTES = _RECORD_BYTES + 512
 
 
 class LinkedConnection(Protocol):
     """The connection above a link."""
+
+    @property
+    def early_room(self) -> int | None:
+        """The bytes that the client may send until it has authenticated; None if there is no such limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin; see `asyncio.BufferedProtocol`, as for the others."""
@@ -122,7 +124,7 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         self._terms = terms
         self._received = memoryview(terms.received)
         self._below: asyncio.Transport | None = None
-        self._hello = bytearray()
+        self._early = EarlyRecords()
         self._handshake_bytes = 0
         self._secured = False
         self._queued = False
@@ -153,33 +155,39 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         """End, and release all memory."""
         self._below = self._tls = None
         self._incoming = self._outgoing = cast("ssl.MemoryBIO", None)
-        self._hello.clear()
+        self._early.take_all()
         self._unsent.clear()
         self._unsent_bytes = 0
         self._count_received()
         self._above.connection_lost(error)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return the buffer for the next bytes: small until the handshake is done, and if memory is short."""
-        if not self._secured or self._terms.budget.exhausted:
-            return self._received[:_SEALED_BYTES]
-        return self._received
+        """Return the buffer for the next bytes: small before authentication, and if memory is short."""
+        if not self._secured or self._above.early_room is not None:
+            return self._received[:EARLY_PIECE_BYTES]
+        return self._received[:SEALED_BYTES] if self._terms.budget.exhausted else self._received
 
     def buffer_updated(self, count: int) -> None:
         """Process *count* received bytes."""
         received = self._received[:count]
-        if self._secured:
+        if self._secured and self._above.early_room is None:
             self._incoming.write(received)
             self._decrypt()
+            return
+        self._early.add(received)
+        if self._secured:
+            self._decrypt_early()
             return
         self._handshake_bytes += count
         if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
             self._fail("its handshake is too long")
-        elif self._tls is not None:
-            self._incoming.write(received)
+        elif self._tls is None:
+            self._greet()
+        elif self._early.first_bytes:
             self._queue()
-        else:
-            self._greet(received)
+        elif self._terms.keys.context.verify_mode is ssl.CERT_NONE:
+            # Only certificates make a handshake long.
+            self._check_early()
 
     def eof_received(self) -> None:
         """Close the transport: a client that closed its half does not read answers either."""
@@ -195,20 +203,19 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
 
     # --- the handshake ----------------------------------------------------------------------------
 
-    def _greet(self, received: memoryview) -> None:
-        """Collect the client's first message, and queue when all of it is there."""
-        self._hello += received
+    def _greet(self) -> None:
+        """Queue when all of the client's first message is there."""
         try:
-            if self._queued or not whole_hello(self._hello):
-                return
+            if whole_hello(self._early.waiting):
+                self._queue()
         except HelloRefused as error:
             self._fail(str(error))
-            return
-        self._queue()
 
     def _queue(self) -> None:
-        if not self._queued:
+        """Compute the next step soon, and receive nothing before."""
+        if not self._queued and self._below is not None:
             self._queued = True
+            self._below.pause_reading()
             self._terms.queue.add(self)
 
     def shake_hands(self) -> None:
@@ -219,29 +226,45 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
         if self._tls is None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = self._terms.keys.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-            self._incoming.write(self._hello)
-            self._hello = bytearray()
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._send_outgoing()
-            return
+            self._secured = self._is_agreed(self._tls)
         except ssl.SSLError as error:
             # The client gets an alert that says why.
             self._send_outgoing()
             self._fail(_reason(error))
+            return
+        if not self._secured:
+            self._send_outgoing()
+            self._receive_again()
             return
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None:
                 self._terms.keys.check(certificate, bool(self._tls.session_reused))
         except CertificateRefused as error:
+            self._secured = False
             self._fail(str(error))
             return
-        self._secured = True
         self._send_outgoing()
         self._above.secured(certificate)
-        self._decrypt()
+        self._receive_again()
+        self._decrypt_early()
+
+    def _is_agreed(self, tls: ssl.SSLObject) -> bool:
+        """Give OpenSSL the whole records of the handshake; return whether it is done."""
+        while self._early.first_bytes:
+            for piece in self._early.take_first():
+                self._incoming.write(piece)
+                try:
+                    tls.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+                return True
+        return False
+
+    def _receive_again(self) -> None:
+        if self._below is not None and not self._reading_paused and not self._below.is_closing():
+            self._below.resume_reading()
 
     def _fail(self, reason: str) -> None:
         """Report a failed handshake, and close."""
@@ -253,6 +276,26 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             below.close()
 
     # --- received bytes ---------------------------------------------------------------------------
+
+    def _decrypt_early(self) -> None:
+        """Pass on the whole records of a client that has not authenticated, one after the other."""
+        while not self._reading_paused and not self.is_closing():
+            if self._above.early_room is None:
+                self._incoming.write(self._early.take_all())
+                self._decrypt()
+                return
+            if not self._early.first_bytes:
+                break
+            for piece in self._early.take_first():
+                if not self.is_closing():
+                    self._incoming.write(piece)
+                    self._decrypt()
+        self._check_early()
+
+    def _check_early(self) -> None:
+        if self._early.exceeds(self._above.early_room):
+            # No client sends so much before it has an answer.
+            self.abort()
 
     def _decrypt(self) -> None:
         """Pass on received bytes until the connection pauses, or there are no more."""
@@ -311,10 +354,16 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
     def resume_reading(self) -> None:
         """Receive again, after the bytes that are here already."""
         self._reading_paused = False
-        if self._below is not None:
+        if self._below is not None and not self._queued:
             self._below.resume_reading()
             if self._secured:
-                asyncio.get_running_loop().call_soon(self._decrypt)
+                asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Process what was received before reading paused."""
+        self._decrypt()
+        if self._early.waiting:
+            self._decrypt_early()
 
     # --- responses --------------------------------------------------------------------------------
 
@@ -355,10 +404,10 @@ class TlsLink(asyncio.BufferedProtocol, asyncio.Transport):
             view = memoryview(first)
             self._unsent.appendleft(view[PIECE_BYTES:])
             return view[:PIECE_BYTES]
-        if len(first) >= _RECORD_BYTES or not self._unsent:
+        if len(first) >= RECORD_BYTES or not self._unsent:
             return first
         parts: list[WireBytes] = [first]
-        room = _RECORD_BYTES - len(first)
+        room = RECORD_BYTES - len(first)
         while room and self._unsent:
             part = self._unsent.popleft()
             if len(part) > room:

@@ -31,6 +31,8 @@ from cordwood.server.pipeline import Pipeline
 PARTITION = InternalTopic.PARTITION
 #: The interval at which expired offsets are removed.
 EXPIRY_SECONDS = 600.0
+#: The number of rows that are stored in a turn of the loop after that in which they were made.
+_ROWS_OF_LONG_STORE = 500
 _LOGGER = logging.getLogger("cordwood.server")
 
 
@@ -57,6 +59,7 @@ class Groups:
         #: Requests of members begin in turns, and are answered in turns.
         self.requests = Turns(loop)
         self._answers = Turns(loop)
+        self._stores = Turns(loop)
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_ms = 0
         self._expiry: asyncio.TimerHandle | None = None
@@ -104,6 +107,7 @@ class Groups:
     def close(self) -> None:
         """Cancel all timers and answer all pending requests."""
         self._closed = True
+        self._stores.finish()
         self.perform(self.coordinator.close())
         self._answers.finish()
         for timer in (self._alarm, self._expiry):
@@ -156,10 +160,13 @@ class Groups:
 
     def store(self, rows: Sequence[OffsetsRow], then: WhenStored, options: BatchOptions = PLAIN) -> None:
         """Append *rows* to the internal topic in the order of calls, then call *then* in the same order."""
-        if rows:
+        if not rows:
+            then(None)
+        elif self._closed or (len(rows) < _ROWS_OF_LONG_STORE and not self._stores.is_waiting):
             self._topic.store(rows, then, options)
         else:
-            then(None)
+            # All rows of a large group were made in this turn.
+            self._stores.run_later(lambda: self._topic.store(rows, then, options))
 
     # --- regular expressions ----------------------------------------------------------------------
 

@@ -110,7 +110,9 @@ class TenantGroups:
     ) -> Refusal | None:
         """Extend a member's session; return why its heartbeat is refused, or None."""
         now_ms = self.now_ms()
-        return self._coordinator.heartbeat(self._key(group_id), member_id, instance_id, generation, now_ms)
+        refusal = self._coordinator.heartbeat(self._key(group_id), member_id, instance_id, generation, now_ms)
+        self._groups.perform([])
+        return refusal
 
     def leave(self, group_id: str, member_id: str, instance_id: str | None) -> Refusal | None:
         """Remove a member; return why that is refused, or None."""

@@ -32,6 +32,16 @@ class Turns:
         else:
             self._waiting.append(call)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a call waits for its turn."""
+        return bool(self._waiting)
+
+    def run_later(self, call: Callable[[], None]) -> None:
+        """Run *call*, which takes long, in one of the next turns, after all calls before it."""
+        self._schedule()
+        self._waiting.append(call)
+
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True

@@ -124,9 +124,31 @@ class _Fetch:
         self._reading = False
         self._reading_ns = 0
         self._last = False
+        # Whether the client is gone before anything was read.
+        self._is_lost = False
 
     def begin(self) -> None:
-        """Read once, and wait if the result is too small."""
+        """Read once, and wait if the result is too small. Committed records are read once they may be."""
+        transactions = self._context.transactions
+        if self._committed and transactions.is_recovering:
+            self._exchange.on_lost = self._lose
+            transactions.when_recovered(partial(self._exchange.attempt, self._begin_recovered))
+        else:
+            self._begin()
+
+    def _lose(self) -> None:
+        self._is_lost = True
+
+    def _begin_recovered(self) -> None:
+        if self._is_lost:
+            return
+        self._exchange.on_lost = None
+        if self._context.transactions.is_recovering:
+            self._exchange.fail("the server closes before committed records can be read")
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
         self._resolve()
         request = self._request
         if self._unknown or request.max_wait_ms <= 0 or self._min_bytes <= 0 or self._context.closing:

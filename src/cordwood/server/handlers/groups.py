@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cordwood.broker.groups import TEXT_BYTES_MAX, Group, JoinRequest, Protocol, Refusal
+from cordwood.broker.groups import TEXT_BYTES_MAX, Group, GroupState, JoinRequest, Protocol, Refusal
 from cordwood.protocol import ErrorCode
 from cordwood.protocol.messages import (
     CoordinatorAddress,
@@ -272,7 +272,8 @@ def _described(name: str, group: Group) -> DescribedGroup:
                 client_id=member.client_id,
                 client_host=member.client_host,
                 member_metadata=member.metadata_for(group.protocol),
-                member_assignment=member.assignment,
+                # In a rebalance it is that of an earlier generation.
+                member_assignment=member.assignment if group.state is GroupState.STABLE else b"",
             )
             for member in group.members.values()
         ],

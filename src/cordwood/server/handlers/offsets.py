@@ -33,6 +33,8 @@ async def list_offsets(context: Context, exchange: Exchange) -> ListOffsetsRespo
     named = Counter((topic.name, p.partition_index) for topic in request.topics for p in topic.partitions)
     rights = context.rights(exchange)
     refusals = [rights.topic_refusal(Operation.DESCRIBE, topic.name) for topic in request.topics]
+    if committed and not await context.transactions.until_recovered():
+        refusals = [code or ErrorCode.LEADER_NOT_AVAILABLE for code in refusals]
 
     def find() -> ListOffsetsResponse:
         return ListOffsetsResponse(

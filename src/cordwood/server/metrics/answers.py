@@ -60,6 +60,9 @@ class ServerAnswers:
             return f"nothing more is stored: {self._server.failure}"
         if self._node.directory.failures.first is not None:
             return f"nothing more is stored: {self._node.directory.failures.first}"
+        transactions = self._server.transactions
+        if transactions is not None and transactions.is_recovering:
+            return "transactions that were left open are not finished yet"
         if not groups.coordinator.loaded:
             return "consumer groups are not loaded yet, or failed to load: see the log of the server"
         return None

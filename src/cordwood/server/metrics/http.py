@@ -154,6 +154,9 @@ def _document(result: str | Exception) -> HttpReply:
 class _Client(asyncio.BufferedProtocol):
     """One connection: one request, one answer. On the loop."""
 
+    #: Its buffer is all that it takes.
+    early_room: int | None = None
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

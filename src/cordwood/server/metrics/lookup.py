@@ -125,11 +125,9 @@ def _broker(node: Node, seen: Seen) -> Iterator[Sample]:
 def _bucket(node: Node) -> Iterator[Sample]:
     if node.shipped is None:
         return
-    status, now_ns = node.shipped.status, node.directory.context.clock.monotonic_ns()
-    waiting = node.shipped.waiting_bytes()
-    lag_ns = now_ns - status.behind_since_ns if waiting else 0
-    yield Sample(telemetry.BUCKET_LAG_SECONDS, {}, lag_ns / 1e9)
-    yield Sample(telemetry.BUCKET_LAG_BYTES, {}, waiting)
+    status, lag = node.shipped.status, node.shipped.lag()
+    yield Sample(telemetry.BUCKET_LAG_SECONDS, {}, lag.seconds)
+    yield Sample(telemetry.BUCKET_LAG_BYTES, {}, lag.bytes)
     yield Sample(telemetry.BUCKET_PIECES, {}, status.pieces)
     yield Sample(telemetry.BUCKET_SHIPPED_BYTES, {}, status.bytes)
     yield Sample(telemetry.BUCKET_RETRIES, {}, status.retries)
@@ -145,7 +143,7 @@ def _sums(node: Node) -> Iterator[Sample]:
     sizes = sorted(size for log in logs for size in log.segment_sizes())
     yield Sample(telemetry.LOG_BYTES, {}, sum(sizes))
     yield Sample(telemetry.SEGMENT_BYTES, {}, distribution_of(telemetry.SEGMENT_BYTES, sizes))
-    yield Sample(telemetry.MAPPED_BYTES, {}, node.directory.context.open_files.mapped_bytes)
+    yield Sample(telemetry.MAPPED_BYTES, {}, node.directory.mapped_bytes)
     yield Sample(telemetry.FAILED_LOGS, {}, sum(log.failure is not None for log in logs))
 
 

@@ -4,6 +4,7 @@ from cordwood.server.security.authentication import Authentication, Authenticati
 from cordwood.server.security.doors import CertificateLogin, Doors
 from cordwood.server.security.embedded_tls import EmbeddedTls, TlsFiles
 from cordwood.server.security.exposure import check_exposure
+from cordwood.server.security.fair_workers import FairWorkers
 from cordwood.server.security.rights import Authorization, Rights
 from cordwood.server.security.sasl_service import (
     AdmittedClient,
@@ -30,6 +31,7 @@ __all__ = [
     "CertificateLogin",
     "Doors",
     "EmbeddedTls",
+    "FairWorkers",
     "PrincipalService",
     "Rights",
     "SaslService",

@@ -12,6 +12,8 @@ from cordwood.config import METRICS, BrokerConfig
 from cordwood.host import Clock
 from cordwood.security import ANONYMOUS, Principal
 from cordwood.server.connections import (
+    EARLY_BYTES_MAX,
+    EARLY_TOKEN_BYTES_MAX,
     OPEN_DOOR,
     PIECE_BYTES,
     Budget,
@@ -75,13 +77,17 @@ class Doors:
         queue, received = HandshakeQueue(loop), bytearray(PIECE_BYTES)
         for name in sorted({endpoint.name for endpoint in config.listeners.each}):
             security = config.security_of(name)
+            tokens = security.sasl and config.listener(name).enables("OAUTHBEARER")
+            early_bytes_max = EARLY_TOKEN_BYTES_MAX if tokens else EARLY_BYTES_MAX
             if not security.tls:
-                self._doors[name] = Door(security, self.entrance) if security.sasl else OPEN_DOOR
+                door = Door(security, self.entrance, early_bytes_max)
+                self._doors[name] = door if security.sasl else OPEN_DOOR
                 continue
             loaded = self._certificates[name] = ListenerCertificates(name, config.listener(name), clock)
             if loaded.expired:
                 _LOGGER.warning("the certificate of listener %s has expired; clients refuse it", name)
-            self._doors[name] = Door(security, self.entrance, loaded.identify, partial(self._note, name))
+            note = partial(self._note, name)
+            self._doors[name] = Door(security, self.entrance, early_bytes_max, loaded.identify, note)
             failed = partial(self._failed_at, name)
             self._terms[name] = TlsTerms(loaded, queue, budget, received, failed)
         if any(endpoint.name == "SSL" for endpoint in config.metrics_listen.each):

@@ -148,7 +148,10 @@ class SaslService:
     def _receive(self, exchange: Exchange) -> None:
         request = exchange.request
         token: bytes = request.body if request.api_version == RAW_VERSION else request.body.auth_bytes
-        step = self._session.receive(bytes(token))
+        # The frame takes no memory while the token is checked and while a refusal is delayed.
+        token, request.body = bytes(token), None
+        step = self._session.receive(token)
+        del token
         match step:
             case OutOfOrder(reason):
                 exchange.fail(reason)

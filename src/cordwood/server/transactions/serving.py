@@ -70,6 +70,12 @@ class Transactions:
         self._expiry_seconds = config.transaction_expiry_interval_ms / 1000
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
+        #: Whether what an earlier process left is still being finished. Until then no committed record is
+        #: read: a power cut may have lost a marker, and with it the end of a transaction that was shown.
+        self.is_recovering = False
+        self._when_recovered: list[Callable[[], None]] = []
+        # The same of partitions whose markers could not be written, by producer id.
+        self._unsettled: set[tuple[int, TopicPartition]] = set()
         # Requests that wait until a transaction is complete, by transactional id.
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
@@ -77,6 +83,7 @@ class Transactions:
 
     def start(self) -> None:
         """Load the stored transactions and finish them. Until that is done, producers are told to retry."""
+        self.is_recovering = True
         # Read now: the first change of anything on disk clears it.
         is_clean = self._node.directory.lifecycle.is_clean
         coordinator, now_ms = self.coordinator, self.now_ms()
@@ -84,7 +91,42 @@ class Transactions:
             lambda: recover_transactions(coordinator, self._node, now_ms, is_clean=is_clean), self._recovered
         )
 
+    def when_recovered(self, call: Callable[[], None]) -> None:
+        """Call *call* once committed records may be read, or when the server closes."""
+        if self.is_recovering and not self._closed:
+            self._when_recovered.append(call)
+        else:
+            call()
+
     def _recovered(self, result: object) -> None:
+        if isinstance(result, RecoveredTransactions):
+            self._note_unsettled(self._unfinished_places())
+        # Also if the states cannot be read: then a transaction that they decide stays open.
+        self.is_recovering = False
+        self._begin(result)
+        self._release()
+
+    def _unfinished_places(self) -> Iterable[tuple[int, TopicPartition]]:
+        for effect in self.coordinator.unfinished():
+            for place in effect.partitions:
+                yield effect.identity.producer_id, place
+
+    def _note_unsettled(self, found: Iterable[tuple[int, TopicPartition]]) -> None:
+        self._unsettled.update(found)
+        self._node.unsettled = frozenset(place for _, place in self._unsettled)
+
+    def _settle(self, producer_id: int, place: TopicPartition) -> None:
+        """Let committed records of *place* be read, unless another transaction there has no marker."""
+        if (producer_id, place) in self._unsettled:
+            self._unsettled.remove((producer_id, place))
+            self._note_unsettled(())
+
+    def _release(self) -> None:
+        waiting, self._when_recovered = self._when_recovered, []
+        for call in waiting:
+            call()
+
+    def _begin(self, result: object) -> None:
         if not isinstance(result, RecoveredTransactions):
             # Without their states, a producer that was fenced could commit: no transaction is served.
             _LOGGER.error("transactions cannot be served: %s", result)
@@ -108,6 +150,7 @@ class Transactions:
             timer.cancel()
         for transactional_id in list(self._waiting):
             self._wake(transactional_id)
+        self._release()
 
     def _repeat(self, name: str, seconds: float, decide: Callable[[int], list[TransactionEffect]]) -> None:
         """Perform what *decide* returns, every *seconds*."""
@@ -176,6 +219,8 @@ class Transactions:
         def done(outcomes: Sequence[Outcome]) -> None:
             failures: dict[TopicPartition, Exception] = {}
             for (place, marker), outcome in zip(markers, outcomes, strict=True):
+                if not isinstance(outcome, Exception) or not _is_needed(outcome):
+                    self._settle(marker.producer_id, place)
                 if isinstance(outcome, Exception):
                     failures[place] = outcome
                 elif place[0] == OFFSETS_TOPIC:
@@ -220,7 +265,11 @@ class Transactions:
 
         # A producer may have begun a transaction there since.
         known = self.coordinator.open_partitions()
-        left = [each for each in orphans if (each[1].producer_id, each[0]) not in known]
+        left = [
+            (place, marker)
+            for place, marker in orphans
+            if not known.includes(marker.producer_id, marker.epoch, place)
+        ]
         self.mark(left, written)
 
     def end_orphans(self, topic: str, partition: int) -> None:

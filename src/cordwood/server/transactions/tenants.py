@@ -47,6 +47,8 @@ class TenantTransactions:
         self._new_producer_id = new_producer_id
         #: Appends markers without a decision of the coordinator; see `Transactions.mark`.
         self.mark = transactions.mark
+        #: Calls something once committed records may be read; see `Transactions.when_recovered`.
+        self.when_recovered = transactions.when_recovered
         #: Ends what a truncation left open; see `Transactions.end_orphans`.
         self.end_orphans = transactions.end_orphans
         #: Returns the time for transactions.
@@ -56,6 +58,20 @@ class TenantTransactions:
     def loaded(self) -> bool:
         """Whether the stored transactions are loaded and finished."""
         return self._coordinator.loaded
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether no committed record is read yet; see `Transactions.is_recovering`."""
+        return self._transactions.is_recovering
+
+    async def until_recovered(self) -> bool:
+        """Wait until committed records may be read; return whether they may: else the server closes."""
+        if self.is_recovering:
+            recovered = self._loop.create_future()
+            # A request that is cancelled does not wait any more.
+            self.when_recovered(lambda: None if recovered.done() else recovered.set_result(None))
+            await recovered
+        return not self.is_recovering
 
     def _key(self, transactional_id: str) -> str:
         assert tenancy.is_client_id(transactional_id)

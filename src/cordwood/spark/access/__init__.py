@@ -13,6 +13,7 @@ from cordwood.spark.access.access import (
     TopicState,
     open_access,
 )
+from cordwood.spark.access.naming import topics_of, unknown_topic
 from cordwood.spark.access.planning import (
     PIECE_BYTES_MAX,
     Partition,
@@ -59,4 +60,6 @@ __all__ = [
     "share_out",
     "share_tasks",
     "subscribed",
+    "topics_of",
+    "unknown_topic",
 ]

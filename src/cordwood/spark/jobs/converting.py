@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 
-from cordwood.errors import TopicExists, UnknownTopic
+from cordwood.errors import TopicExists
+from cordwood.spark.access import unknown_topic
 from cordwood.spark.failures import as_one_sentence
 from cordwood.spark.jobs.log_place import LogPlace
 from cordwood.spark.jobs.stats import observed
@@ -49,7 +50,8 @@ def convert(spark: SparkSession, options: ConvertOptions) -> ConvertReport:
     place = LogPlace(options.path)
     source = find_topic(place, options.topic)
     if source is None:
-        raise UnknownTopic.named(options.topic)
+        with place.access() as access:
+            raise unknown_topic(access, options.topic)
     if find_topic(place, options.to) is not None:
         raise TopicExists(options.to)
     seen = Observation("cordwood convert")

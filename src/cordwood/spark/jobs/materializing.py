@@ -18,7 +18,8 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everyone calls it
 from pyspark.sql.types import StructType
 
-from cordwood.errors import TopicMismatch, UnknownTopic
+from cordwood.errors import TopicMismatch
+from cordwood.spark.access import unknown_topic
 from cordwood.spark.failures import as_one_sentence
 from cordwood.spark.jobs.log_place import LogPlace
 from cordwood.spark.jobs.stats import observed
@@ -79,8 +80,8 @@ def materialize(
     """
     with options.place.access() as access:
         standing = access.standing(options.topic, None)
-    if standing is None:
-        raise UnknownTopic.named(options.topic)
+        if standing is None:
+            raise unknown_topic(access, options.topic)
     with contextlib.ExitStack() as stack:
         if options.table is None:
             assert options.to is not None

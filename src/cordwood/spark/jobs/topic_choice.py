@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cordwood.spark.access import Access, TopicState, named_topics, subscribed
+from cordwood.spark.access import Access, TopicState, topics_of
 from cordwood.spark.options import Subscription
 
 
@@ -13,7 +13,7 @@ def chosen_topics(access: Access, topics: tuple[str, ...]) -> list[str]:
         UnknownTopic: If one that is named does not exist.
     """
     chosen = Subscription("subscribe", topics) if topics else Subscription("subscribePattern", pattern="")
-    return list(subscribed(chosen, access.topics(named_topics(chosen))))
+    return list(topics_of(access, chosen))
 
 
 def standing_of(access: Access, names: list[str]) -> dict[str, TopicState]:

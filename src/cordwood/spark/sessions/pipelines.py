@@ -82,11 +82,17 @@ def run_pipeline(
         assert process.stdout is not None
         for event in _events(process.stdout, log):
             tell(event)
-            if found := _FLOW.match(event):
-                flows[found[1].rpartition(".")[2]] = found[2].lower()
+            if found := flow_state(event):
+                flows.update([found])
     if process.returncode:
         raise _failure(Path(log.name))
     return PipelineReport(str(spec["name"]), flows, log.name)
+
+
+def flow_state(event: str) -> tuple[str, str] | None:
+    """Return the name of the flow that a message of Spark is about, and its state; None for others."""
+    found = _FLOW.match(event)
+    return None if found is None else (found[1].rpartition(".")[2], found[2].lower())
 
 
 def load_spec(path: str) -> dict[str, Any]:

@@ -24,10 +24,9 @@ from cordwood.spark.access import (
     cut_pieces,
     find_loss,
     find_offsets,
-    named_topics,
     open_access,
     share_tasks,
-    subscribed,
+    topics_of,
 )
 from cordwood.spark.failures import in_one_sentence
 from cordwood.spark.options import EARLIEST, LATEST, Limit, ReadOptions
@@ -139,8 +138,7 @@ def standing_of(access: Access, options: ReadOptions) -> dict[str, TopicState]:
     Raises:
         UnknownTopic: If a named one does not exist.
     """
-    there = access.topics(named_topics(options.subscription))
-    return access.standings(subscribed(options.subscription, there))
+    return access.standings(topics_of(access, options.subscription))
 
 
 def ends_of(standing: Mapping[str, TopicState]) -> dict[Partition, Ends]:

@@ -32,6 +32,8 @@ from cordwood.storage.shared import SharedLog
 UNFINISHED = ".restoring"
 #: The file that identifies an unfinished restore.
 MARKER = "unfinished-cordwood-restore"
+#: More producer ids than any broker gives away while a backup runs.
+PASSED_OVER = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,11 @@ def _cut(
             partitions.append(
                 RestoredPartition(record.topic, record.partition, log.log_start_offset, end, before - end)
             )
+        if directory.partitions.with_transactions():
+            # Each partition is as it was at a moment of its own: the first open compares the epochs of
+            # producers, and ends what nobody else would.
+            directory.lifecycle.has_leftovers = True
+        _pass_over_producers(transfer, directory)
     segments = brought.linked + brought.copied
     return RestoreReport(
         brought.source,
@@ -293,6 +300,16 @@ def _cut(
         brought.copied_bytes,
         tuple(partitions),
     )
+
+
+def _pass_over_producers(transfer: Transfer, directory: DataDirectory) -> None:
+    """Give away no producer id that a partition of an unfinished backup may have.
+
+    Its partitions may be newer than its catalogue, and by how much nobody knows.
+    """
+    record = read_record(transfer.files, transfer.source)
+    if record is not None and not record.complete:
+        directory.producer_ids.reserve(PASSED_OVER)
 
 
 def _truncate_shared(transfer: Transfer, log: PartitionLog, end: int) -> None:

@@ -43,6 +43,7 @@ from cordwood.storage.meta import (
     Contents,
     DeletedEntry,
     DirectoryEntry,
+    ProducerIdsEntry,
     TopicEntry,
     catalogue_mark_path,
     catalogue_path,
@@ -178,6 +179,7 @@ class DirectoryTransfer:
                 found[entry.id] = [result for result in partitions if result is not None]
         now = Contents(_settled_entries(self._files, self._transfer.source))
         gone = {entry.id for entry in self._topics.values() if entry.id not in now.by_id}
+        self._reserve_producer_ids(now)
         if gone:
             self._leave_out(gone)
         results = [result for topic_id in found.keys() - gone for result in found[topic_id]]
@@ -324,6 +326,16 @@ class DirectoryTransfer:
             self._mark_catalogue(8, 0)
             write_atomically(files, path, data)
         self._mark_catalogue(len(data), len(entries))
+
+    def _reserve_producer_ids(self, now: Contents) -> None:
+        """Note which producer ids the source has reserved *now*, after its partitions were read.
+
+        They may have records of producers that came after the catalogue was read. If another producer got
+        the id of one of these, its batches could be taken for those that are stored already.
+        """
+        if now.next_producer_id > Contents(self._entries).next_producer_id:
+            self._entries.append(ProducerIdsEntry(now.next_producer_id))
+            self._take_catalogue()
 
     def _mark_catalogue(self, position: int, entries: int) -> None:
         mark = encode_slot(Mark(0, 1, 0, position, entries, 0, 0, 0, 0, 0))

@@ -1,6 +1,6 @@
 """The data directory: opening, locking, topics, partitions, maintenance, deletion, snapshots."""
 
-from cordwood.storage.directory.cutting import check_truncation
+from cordwood.storage.directory.cutting import check_truncation, not_cut_alone
 from cordwood.storage.directory.data_directory import DataDirectory, Opening
 from cordwood.storage.directory.deletion import SUFFIX, finish_deletions, remove_moved
 from cordwood.storage.directory.histories import History, SharedIds
@@ -46,6 +46,7 @@ __all__ = [
     "end_unfinished",
     "find_snapshots",
     "finish_deletions",
+    "not_cut_alone",
     "own_snapshots",
     "remove_moved",
     "shared_snapshots",

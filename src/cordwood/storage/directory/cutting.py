@@ -49,7 +49,7 @@ class Cutting:
         """
         entry = find_entry(self._catalogue, topic, partition)
         if topic == SHARED_TOPIC or is_shared(entry):
-            raise RecordRefused(f"topic {topic} is in the shared log, which is not rolled on request")
+            raise not_cut_alone(topic)
         log = self._partitions.find(topic, partition)
         if log is not None and not dry_run:
             log.roll()
@@ -85,6 +85,15 @@ class Cutting:
             # The orphans are in partitions that need not be open here.
             self._lifecycle.has_leftovers = True
         return report
+
+
+def not_cut_alone(topic: str) -> RecordRefused:
+    """Return the error for sealing or truncating a topic of the shared log, which says what to do."""
+    return RecordRefused(
+        f"topic {topic} is in the shared log, whose segments hold records of other topics: they are never "
+        "truncated, and rolled as the broker's segment.bytes and segment.ms say; set those, or give the "
+        "topic a log of its own when it is created, with cordwood.storage=own"
+    )
 
 
 def check_truncation(

@@ -30,6 +30,7 @@ from cordwood.storage.directory.unfinished import remove_unfinished
 from cordwood.storage.log import (
     LogContext,
     OpenFiles,
+    RemoteAcks,
     SegmentSource,
     ServedPartition,
     remove_spools,
@@ -71,8 +72,12 @@ class Opening:
     mapped: bool = True
     #: Where sealed segments are read from; None for local files.
     segments: SegmentSource | None = None
+    #: Where records of topics with ``cordwood.remote.acks`` have to be before they are acknowledged.
+    remote: RemoteAcks | None = None
     #: Called with the lock held and before anything is read: the directory may be completed by it.
     prepare: Callable[[], None] = lambda: None
+    #: Called when a close begins.
+    closing: Callable[[], None] = lambda: None
     #: Called when everything is closed, with the lock still held.
     finish: Callable[[], None] = lambda: None
     #: Space on the disk that is kept for deletions; see `reserve`.
@@ -107,7 +112,7 @@ class DataDirectory:
             MetadataDamaged: If the catalogue of topics cannot be read.
         """
         self.path = opening.path
-        self._finish = opening.finish
+        self._closing, self._finish = opening.closing, opening.finish
         self.failures = FailureWatch()
         self.files = files = WatchedFiles(opening.files, self.failures.report_sync)
         self.handles = files.handles
@@ -122,6 +127,7 @@ class DataDirectory:
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
             opening.prepare()
+            self._takeover = read_takeover(files, opening.path)
             # Checked again under the lock, because another process may have created it in between.
             first_boot = identity.is_first_boot(files, opening.path)
             if first_boot:
@@ -131,6 +137,8 @@ class DataDirectory:
             self._open_metadata(opening, first_boot)
             self._open_parts(opening)
             self._share_handles(opening)
+            if opening.remote is not None:
+                self._let_topics_wait(opening.remote)
             remove_spools(files, self.path)
             remove_moved(files, self.path)
             if not self.lifecycle.is_clean:
@@ -142,6 +150,8 @@ class DataDirectory:
                         self.summary.save()
             # Also where a failed import could not remove its topics and the directory was closed cleanly.
             remove_unfinished(files, self.path, self.topics, self.topics.delete)
+            if first_boot or opening.node_id is not None:
+                self._record_owner()
         except BaseException:
             self.handles.close()
             self._lock.release()
@@ -224,8 +234,15 @@ class DataDirectory:
             self.handles.urgently,
             self.failures.report,
             lambda: settings.broker.producer_id_expiration_ms,
-            takeover=read_takeover(self.files, self.path),
+            takeover=self._takeover,
+            remote=opening.remote,
         )
+
+    def _let_topics_wait(self, remote: RemoteAcks) -> None:
+        """Let topics that ask for it wait, also before their partitions are opened."""
+        for entry in self._catalogue.contents.topics.values():
+            if self._topic_settings.config_of(entry.config).remote_acks:
+                remote.let_topic_wait(join(self.path, "topics", entry.name), waits=True)
 
     def _share_handles(self, opening: Opening) -> None:
         """Let the parts close idle files when handles run out, and keep some handles in reserve."""
@@ -254,6 +271,11 @@ class DataDirectory:
     def free_bytes(self) -> int:
         """Return the bytes that can still be written to the disk of this directory."""
         return self.files.free_bytes(self.path)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now."""
+        return self.context.open_files.mapped_bytes
 
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself.
@@ -296,6 +318,21 @@ class DataDirectory:
             except OSError as error:
                 raise as_storage_error(error, "changing the node id") from error
 
+    def _record_owner(self) -> None:
+        """Write the identity of the directory to the catalogue, unless it has it. Durable on return.
+
+        A directory that an earlier version made gets it from its first broker, or with its next entry. On a
+        full disk it stays unwritten until then: a server starts on a full disk to make room.
+        """
+        if self._catalogue.owner == self._catalogue.contents.directory:
+            return
+        self.lifecycle.before_change()
+        try:
+            self._catalogue.add([])
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+
     @property
     def node_id(self) -> int | None:
         """The node id of the broker that the directory belongs to; None if no broker has served it."""
@@ -325,6 +362,7 @@ class DataDirectory:
             if not self.lifecycle.begin_close():
                 return
             self.partitions.wake_waiting()
+        self._closing()
         # Closing writes a little, and a closed directory reserves no space.
         self._reserve.close()
         # Without the guard: an append that is under way may need it before it leaves its partition.

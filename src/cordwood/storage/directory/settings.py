@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from threading import RLock
 from types import MappingProxyType
 
 from cordwood.config import BrokerConfig, LayeredConfig, group_times, layered
 from cordwood.disk import as_storage_error
-from cordwood.errors import QuotaExceeded
 from cordwood.storage.directory.partitions import DirectoryPartitions
 from cordwood.storage.directory.topic_settings import TopicSettings, check_change, checked_config
-from cordwood.storage.meta import BrokerSettingsEntry, Catalogue, GroupSettingsEntry, Lifecycle
+from cordwood.storage.meta import BrokerSettingsEntry, Catalogue, GroupSettingsEntry, Lifecycle, check_shares
 
-#: The most groups with settings of their own: all of them are in memory.
-GROUPS_WITH_SETTINGS_MAX = 100_000
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -90,7 +88,7 @@ class DirectorySettings:
 
         Raises:
             ConfigError: If a setting is unknown or its value is not allowed. Nothing was changed.
-            QuotaExceeded: If too many groups would have settings. Nothing was changed.
+            QuotaExceeded: If too many groups of the org would have settings. Nothing was changed.
             DiskFull: Nothing was changed.
         """
         with self._guard:
@@ -99,8 +97,9 @@ class DirectorySettings:
             stored = self._catalogue.contents.group_settings
             if validate_only or stored.get((org, group), {}) == dict(settings):
                 return
-            if (org, group) not in stored and len(stored) >= GROUPS_WITH_SETTINGS_MAX:
-                raise QuotaExceeded(f"at most {GROUPS_WITH_SETTINGS_MAX:,} groups have settings of their own")
+            if settings and (org, group) not in stored:
+                counts = Counter(owner for owner, _ in stored)
+                check_shares("groups with settings of their own", counts, counts + Counter([org]))
             self._lifecycle.before_change()
             try:
                 self._catalogue.add([GroupSettingsEntry(org, group, dict(settings))])

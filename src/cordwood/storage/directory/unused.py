@@ -72,6 +72,10 @@ class UnusedPartition:
         """Return an empty list: no producer has appended."""
         return []
 
+    def producer_epochs(self) -> dict[int, int]:
+        """Return nothing: no producer has appended."""
+        return {}
+
     def advance_log_start(self, offset: int) -> None:
         """Accept offsets up to the first one, which change nothing."""
         if offset > self.log_start_offset:

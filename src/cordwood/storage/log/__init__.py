@@ -1,9 +1,9 @@
 """The log of one partition: segments, append, sync, read, recovery."""
 
 from cordwood.index import AbortedEntry
-from cordwood.storage.log.active_segment import LogContext
 from cordwood.storage.log.appending import Admit, Appended, AppendSlot, check_admitted
 from cordwood.storage.log.changes import TruncationReport
+from cordwood.storage.log.context import LogContext, RemoteAcks
 from cordwood.storage.log.file_cache import OpenFiles
 from cordwood.storage.log.opening import (
     RecoveryReport,
@@ -128,6 +128,7 @@ __all__ = [
     "Producers",
     "Published",
     "RecoveryReport",
+    "RemoteAcks",
     "SealedInfo",
     "SealedSegment",
     "Segment",

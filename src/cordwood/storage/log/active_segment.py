@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import google_crc32c
@@ -16,7 +14,6 @@ from cordwood.disk import (
     File,
     Files,
     Mark,
-    Reserve,
     Store,
     as_storage_error,
     parent,
@@ -28,8 +25,9 @@ from cordwood.host import Clock
 from cordwood.index import NO_TIMESTAMP, AbortedIndex, TimeIndex
 from cordwood.kernels import Buffer
 from cordwood.storage.log.aborted_file import AbortedFile
+from cordwood.storage.log.context import LogContext
 from cordwood.storage.log.file_cache import OpenFiles
-from cordwood.storage.log.reading import GrowthWatch, bounds_of, index_frames, left_before
+from cordwood.storage.log.reading import bounds_of, index_frames, left_before
 from cordwood.storage.log.segment import (
     ABORTED_SUFFIX,
     OffsetIndex,
@@ -40,45 +38,14 @@ from cordwood.storage.log.segment import (
     write_indexes,
 )
 from cordwood.storage.log.state import Bound, PartitionState, SealedInfo, active_info
-from cordwood.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from cordwood.storage.log.partition_log import PartitionLog
+    pass
 
 #: An active segment without frames has not begun to age.
 NOT_OPENED = -1
 #: How much of a frame is read at a time to learn what it leaves for the next one.
 _COPY_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class LogContext:
-    """The objects that all partition logs of a data directory share."""
-
-    files: Files
-    open_files: OpenFiles
-    clock: Clock
-    telemetry: Telemetry
-    check_alive: Callable[[], None]
-    """Raises LogClosed in a forked child, which must not touch its parent's files."""
-    before_change: Callable[[], None]
-    """Called before anything on disk changes: the directory is not cleanly closed any more."""
-    reserve: Reserve
-    """Space for what frees space; appends are refused while it is given back."""
-    urgently: Callable[[], AbstractContextManager[None]] = nullcontext
-    """The context for work that finishes a committed change: it may use the reserve."""
-    failed: Callable[[LogFailed], None] = lambda error: None
-    """Told of each log that takes no more, in the thread that found out."""
-    producer_expiration_ms: Callable[[], int] = lambda: 24 * 3_600_000
-    """How long an idempotent producer that sends nothing is known; it may change at run time."""
-    growth: GrowthWatch = field(default_factory=GrowthWatch)
-    """Told of each partition that has more to read, or was failed or closed."""
-    changed: set[PartitionLog] = field(default_factory=set)
-    """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
-    unhashed: set[PartitionLog] = field(default_factory=set)
-    """Logs that may have sealed segments without a SHA-256. Any thread adds and takes."""
-    takeover: int = 0
-    """The newest takeover of the directory from another machine; see `read_takeover`."""
 
 
 class Stores(NamedTuple):

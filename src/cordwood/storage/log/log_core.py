@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from threading import Condition, Lock, RLock
 
 from cordwood.config import TopicConfig
-from cordwood.disk import DISK_FULL, PASSING, MarkFile, Reserve, as_storage_error
+from cordwood.disk import DISK_FULL, PASSING, MarkFile, Reserve, as_storage_error, parent
 from cordwood.errors import DiskFull, LogClosed, LogFailed, StorageError
 from cordwood.formats import Format
 from cordwood.index import NO_TIMESTAMP
-from cordwood.storage.log.active_segment import ActiveSegment, LogContext
+from cordwood.storage.log.active_segment import ActiveSegment
 from cordwood.storage.log.append_meter import AppendMeter
+from cordwood.storage.log.context import LogContext
 from cordwood.storage.log.group_commit import GroupCommit
 from cordwood.storage.log.mark_writer import ActiveEnd, MarkKeeper
 from cordwood.storage.log.producers import ProducerKeeper
@@ -106,6 +109,8 @@ class LogCore(ABC):
         self._keyed = "compact" in config.cleanup_policy
         self._ordered = config.timestamp_order != "any"
         self._microseconds = config.timestamp_precision == "us" and self.format.holds.microseconds
+        if self.context.remote is not None:
+            self.context.remote.let_topic_wait(parent(self.directory), waits=config.remote_acks)
 
     # --- where the log stands ---------------------------------------------------------------------
 
@@ -360,6 +365,40 @@ class LogCore(ABC):
         telemetry.observe(SYNC_SECONDS, (clock.monotonic_ns() - started) / 1e9)
         telemetry.observe(GROUP_COMMIT_RECORDS, end.next_offset - before)
         return end.next_offset
+
+    @property
+    def waits_for_remote(self) -> bool:
+        """Whether a commit waits for more than the disk, so that many are better begun together."""
+        remote = self.context.remote
+        return remote is not None and remote.waits_in(self.directory)
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Sync everything written, on the disk alone; return what shows it once it is safe elsewhere too.
+
+        Raises:
+            LogClosed, LogFailed: As `commit` does.
+        """
+        self.check()
+        remote = self.context.remote
+        exempt = contextlib.nullcontext() if remote is None else remote.exempt()
+        with self.syncs.exclusively(), exempt:
+            self.check()
+            end = self.end
+            try:
+                end.segment.sync()
+                self.move_mark(end)
+            except OSError as error:
+                raise self.passing_or_failed(error, "sync") from error
+        return partial(self._finish_sync, end)
+
+    def _finish_sync(self, end: ActiveEnd) -> None:
+        """Show everything before *end*, which is safe by now."""
+        with self.syncs.exclusively():
+            # What was rolled meanwhile waited by itself.
+            if not self._closed and end.segment is self.active:
+                self.show(end)
+                self.known_producers.save_synced(end.next_offset)
+                self.syncs.synced_offset = max(self.syncs.synced_offset, end.next_offset)
 
     def move_mark(self, end: ActiveEnd, *, sync: bool = False) -> None:
         """Write in the mark that everything up to *end* is synced, which it must be."""

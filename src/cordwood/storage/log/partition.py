@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -80,6 +80,9 @@ class ServedPartition(Partition, Protocol):
 
     def producers(self) -> list[KnownProducer]:
         """Return what is known of each idempotent producer; see `PartitionLog.producers`."""
+
+    def producer_epochs(self) -> dict[int, int]:
+        """Return the newest epoch of every known producer, by its id; see `PartitionLog.producer_epochs`."""
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that have not ended, by their first offsets."""
@@ -176,6 +179,13 @@ class WritablePartition(ServedPartition, Protocol):
 
     def settle(self, appended: Appended) -> None:
         """Sync as the topic's policy asks for after an append."""
+
+    @property
+    def waits_for_remote(self) -> bool:
+        """Whether a commit waits for more than the disk; see `begin_sync`."""
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Sync on the disk alone; return what shows the records once they are safe elsewhere too."""
 
     def commit_quietly(self) -> None:
         """Commit, and keep a failure for the next caller instead of raising it."""

@@ -207,6 +207,16 @@ class PartitionLog(AppendingLog):
             now_ms = self.context.clock.now_ms()
             return self.known_producers.learn(now_ms).heard_of(now_ms - self.context.producer_expiration_ms())
 
+    def producer_epochs(self) -> dict[int, int]:
+        """Return the newest epoch of every producer whose batches are compared with new ones, by its id.
+
+        Raises:
+            StorageError: If the log cannot be read now.
+        """
+        with self.lock:
+            self.check()
+            return self.known_producers.learn(self.context.clock.now_ms()).epochs()
+
     def learn_transactions(self) -> None:
         """Learn the open and aborted transactions of a log that was just opened, if it has had any.
 

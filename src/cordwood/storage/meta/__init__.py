@@ -39,7 +39,7 @@ from cordwood.storage.meta.names import (
     partition_directory,
     topic_name_fault,
 )
-from cordwood.storage.meta.security import SECURITY_ENTRIES_MAX, SecurityStore
+from cordwood.storage.meta.security import SecurityStore
 from cordwood.storage.meta.security_entries import (
     AclDeletedEntry,
     AclEntry,
@@ -53,12 +53,12 @@ from cordwood.storage.meta.security_entries import (
     check_security_entry,
     quota_key,
 )
+from cordwood.storage.meta.shares import check_shares
 from cordwood.storage.meta.takeovers import BUCKET_RECORD, largest_takeover, read_takeover
 
 __all__ = [
     "BUCKET_RECORD",
     "PARTITIONS_MAX",
-    "SECURITY_ENTRIES_MAX",
     "SHARED_TOPIC",
     "TRANSACTIONS_TOPIC",
     "AclDeletedEntry",
@@ -89,6 +89,7 @@ __all__ = [
     "check_regular_partition",
     "check_regular_to_read",
     "check_security_entry",
+    "check_shares",
     "check_stored_id",
     "check_stored_number",
     "check_stored_partition",

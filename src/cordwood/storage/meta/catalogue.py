@@ -305,7 +305,8 @@ class Catalogue:
         self._mark = mark
         self._failed = False
         self.contents = Contents(scanned.entries)
-        #: Written with the next entries if the catalogue does not have it: `broker.id` must come first.
+        #: Written with the next entries if the catalogue does not have it. `broker.id` must come first: one
+        #: that is missing beside a catalogue with entries counts as lost.
         self.owner: DirectoryEntry | None = None
 
     @classmethod

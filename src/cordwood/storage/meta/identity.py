@@ -56,7 +56,7 @@ def is_first_boot(files: Files, data: str) -> bool:
     """Return whether *data* was never completely created as a data directory.
 
     Raises:
-        MetadataDamaged: If `broker.id` is missing although there are topics.
+        MetadataDamaged: If `broker.id` is missing although there are topics or entries of the catalogue.
         DirectoryRefused: If it contains other files.
     """
     if files.exists(identity_path(data)):
@@ -64,12 +64,16 @@ def is_first_boot(files: Files, data: str) -> bool:
     if not files.exists(data):
         return True
     # broker.id is written last, so without it there can only be an incomplete meta/.
-    names = set(files.list(data))
+    names, used = set(files.list(data)), has_entries(files, data)
     if files.exists(identity_path(data)):
         # Another process has just created it.
         return False
-    if "topics" in names or has_entries(files, data):
-        raise MetadataDamaged(identity_path(data), "is missing, but there are topics")
+    if "topics" in names or used:
+        raise MetadataDamaged(
+            identity_path(data),
+            "is missing, but the directory was used: put it back, or write it again with "
+            f"cordwood identity --data {data} --repair",
+        )
     if names - {"meta"}:
         found = ", ".join(sorted(names - {"meta"})[:3])
         raise DirectoryRefused(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from threading import RLock
 
 from cordwood.disk import as_storage_error
-from cordwood.errors import MetadataDamaged, QuotaExceeded
+from cordwood.errors import MetadataDamaged
 from cordwood.storage.meta.catalogue import Catalogue
 from cordwood.storage.meta.lifecycle import Lifecycle
 from cordwood.storage.meta.security_entries import (
@@ -17,9 +17,7 @@ from cordwood.storage.meta.security_entries import (
     SecurityEntry,
     check_security_entry,
 )
-
-#: The most ACLs of a directory, the most users, and the most client quotas: all of them are in memory.
-SECURITY_ENTRIES_MAX = 100_000
+from cordwood.storage.meta.shares import check_shares
 
 
 class SecurityStore:
@@ -75,7 +73,7 @@ class SecurityStore:
 
         Raises:
             ValueError: If an entry is impossible. Nothing was changed.
-            QuotaExceeded: If there would be too many. Nothing was changed.
+            QuotaExceeded: If an org would have too many. Nothing was changed.
             DiskFull: Nothing was changed.
         """
         for entry in entries:
@@ -88,9 +86,9 @@ class SecurityStore:
             before = self._catalogue.contents.security
             after = before.copy()
             changed = [after.apply(entry) for entry in entries]
-            for what, count in after.counts().items():
-                if count > max(SECURITY_ENTRIES_MAX, before.counts()[what]):
-                    raise QuotaExceeded(f"a directory has at most {SECURITY_ENTRIES_MAX:,} {what}")
+            counted = before.counts()
+            for what, counts in after.counts().items():
+                check_shares(what, counted[what], counts)
             if any(changed):
                 self._lifecycle.before_change()
                 effective = [entry for entry, is_new in zip(entries, changed, strict=True) if is_new]

@@ -163,12 +163,12 @@ class SecurityContents:
                     _discard(self.client_quotas, entry.org, key)
         return changed
 
-    def counts(self) -> dict[str, int]:
-        """Return how many there are of each kind."""
+    def counts(self) -> dict[str, dict[int, int]]:
+        """Return how many there are of each kind and org. Users are org 0's."""
         return {
-            "ACLs": sum(map(len, self.acls.values())),
-            "users": len(self.scram_users),
-            "client quotas": sum(map(len, self.client_quotas.values())),
+            "ACLs": {org: len(each) for org, each in self.acls.items()},
+            "users": {0: len(self.scram_users)},
+            "client quotas": {org: len(each) for org, each in self.client_quotas.items()},
         }
 
 

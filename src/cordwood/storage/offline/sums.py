@@ -33,6 +33,7 @@ from cordwood.storage.log import (
     synced_bound,
 )
 from cordwood.storage.meta import Contents, is_shared, partition_directory, read_catalogue
+from cordwood.tenancy import suggest
 
 #: The one format whose store can be walked without its sidecar.
 _FORMAT = "rustlog"
@@ -94,7 +95,7 @@ def _directories(files: Files, data: str, topic: str | None) -> Iterator[str]:
     """Yield the partitions that have files, of all topics that may need it."""
     topics = Contents(read_catalogue(files, data)[0].entries).topics
     if topic is not None and topic not in topics:
-        raise UnknownTopic.named(topic)
+        raise UnknownTopic.named(topic, suggestion=suggest(topic, topics))
     for name in sorted(topics) if topic is None else [topic]:
         entry = topics[name]
         if not is_shared(entry):

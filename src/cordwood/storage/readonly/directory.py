@@ -83,6 +83,11 @@ class ReadOnlyDirectory:
             known = self._known_topics = state, contents.topics
         return known[1]
 
+    @property
+    def mapped_bytes(self) -> int:
+        """The bytes of sealed segments that are mapped into memory now."""
+        return self._open_files.mapped_bytes
+
     def config_of(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Return the settings of a topic that sets *overrides* itself."""
         return topic_config(overrides, self._config)

@@ -262,6 +262,13 @@ class VirtualLog:
             known = self.part.producers
             return [] if known is None else known.heard_of(self._shared.now_ms() - self._expiration_ms())
 
+    def producer_epochs(self) -> dict[int, int]:
+        """Return the newest epoch of each producer; see `PartitionLog.producer_epochs`."""
+        with self._shared.lock:
+            self._check()
+            known = self.part.producers
+            return {} if known is None else known.epochs()
+
     def append_stream(
         self,
         key: bytes | None,
@@ -316,6 +323,15 @@ class VirtualLog:
             if policy.mode == "each" or (policy.mode == "every" and self.unsynced_records >= policy.amount):
                 self.commit(appended.next_offset)
                 return
+
+    @property
+    def waits_for_remote(self) -> bool:
+        """Whether a commit waits for more than the disk."""
+        return self._shared.log.waits_for_remote
+
+    def begin_sync(self) -> Callable[[], None]:
+        """Return what commits: all partitions of the shared log share one wait."""
+        return self.commit
 
     def commit_quietly(self) -> None:
         """Commit unsynced records. A failure is stored and raised to the next caller."""

@@ -7,6 +7,8 @@ each kind, `CORDWOOD_SEED` the first seed. What must hold:
 - no two members of the group ever own the same partition;
 - the epoch that a member is told never goes back;
 - an offset that is committed is never lost, whatever protocol the group changes to;
+- a group changes its protocol while its members run, in both directions, often enough to be a test;
+- the coordinator is killed in every state of a group, and of its members;
 - once the churn stops, every partition has one owner, which lives, and the group is stable.
 """
 
@@ -16,26 +18,52 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.consumer_world import CHURN_MS, Client, EagerClient, ModernClient, World, churn, finding, run
+from support.consumer_world import (
+    CHURN_MS,
+    Client,
+    CooperativeClient,
+    EagerClient,
+    ModernClient,
+    World,
+    churn,
+    finding,
+    run,
+)
 from support.seeds import seed_or
 
-from cordwood.broker.groups.consumer import changes, heartbeats, members
-from cordwood.broker.groups.consumer.group import ConsumerGroup
-from cordwood.broker.groups.consumer.rows import RowKind
+from cordwood.broker.groups.actions import GroupState
+from cordwood.broker.groups.consumer import changes, classic, heartbeats, members
+from cordwood.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from cordwood.broker.groups.consumer.rows import MemberState, RowKind
 from cordwood.broker.groups.coordinator import Coordinator
+from cordwood.broker.groups.group import Group
 
-RUNS = int(os.environ.get("CORDWOOD_CONSUMER_RUNS", "60"))
+RUNS = int(os.environ.get("CORDWOOD_CONSUMER_RUNS", "334"))
 SEED = seed_or(20_261_121)
 #: A planted bug is found by one of so many runs; most by the first few.
-CANARY_RUNS = 60
+CANARY_RUNS = 334
 KINDS: dict[str, tuple[type[Client], ...]] = {
     "consumer": (ModernClient,),
-    "classic": (EagerClient,),
-    "mixed": (ModernClient, EagerClient),
+    "classic": (EagerClient, CooperativeClient),
+    "mixed": (ModernClient, EagerClient, CooperativeClient),
 }
+CONSUMER_STATES = [
+    *(f"consumer: {state.value}" for state in ConsumerGroupState),
+    *(f"member: {state.name}" for state in MemberState if state is not MemberState.UNKNOWN),
+]
+CLASSIC_STATES = [f"classic: {state.value}" for state in GroupState if state is not GroupState.DEAD]
+#: What the coordinator must be killed in. The states are those of the runs of one kind.
+STATES = {
+    "consumer": CONSUMER_STATES,
+    "classic": CLASSIC_STATES,
+    "mixed": [each for each in (*CONSUMER_STATES, *CLASSIC_STATES) if "Empty" not in each],
+}
+#: Fewer runs, as CORDWOOD_CONSUMER_RUNS may ask for, need not come across rare states.
+RUNS_FOR_ALL_STATES = 300
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -47,6 +75,13 @@ def test_no_partition_has_two_owners_and_each_has_one_in_the_end(kind: str) -> N
     assert counts["told"] > 10 * RUNS
     assert counts["restarts"] > RUNS / 4
     assert counts["commits"] > RUNS
+    if kind != "classic":
+        assert counts["stored, not answered"] > RUNS / 20
+    if kind == "mixed":
+        assert counts["upgrades"] > RUNS / 3
+        assert counts["downgrades"] > RUNS / 4
+    if RUNS >= RUNS_FOR_ALL_STATES:
+        assert not [state for state in STATES[kind] if not counts[f"restart, {state}"]]
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -141,6 +176,39 @@ def upgraded_without_assignments(patch: pytest.MonkeyPatch) -> str:
     return "both own|come to rest"
 
 
+def assignments_cleared_in_a_rebalance(patch: pytest.MonkeyPatch) -> str:
+    """A classic group forgets what its members own when a generation begins."""
+    honest = Group._begin_generation
+
+    def begin(self: Group, now_ms: int) -> Any:
+        actions = honest(self, now_ms)
+        for member in self.members.values():
+            member.assignment = b""
+        return actions
+
+    patch.setattr(Group, "_begin_generation", begin)
+    patch.setattr("cordwood.broker.groups.consumer.migration._Held", _held_without_owned)
+    return "both own"
+
+
+def still_held_not_awaited(patch: pytest.MonkeyPatch) -> str:
+    """A group is converted as if members had given up at once what they are not assigned any more."""
+    patch.setattr("cordwood.broker.groups.consumer.migration._Held", _held_without_owned)
+    return "both own"
+
+
+def _held_without_owned(subscription: Any, target: Any, owned: Any) -> Any:
+    return SimpleNamespace(subscription=subscription, target=target, owned={})
+
+
+def classic_members_never_asked_to_join(patch: pytest.MonkeyPatch) -> str:
+    """Members of the classic protocol wait for others to make the next assignment."""
+    patch.setattr(
+        classic, "_is_behind", lambda change, member: member.epoch < change.group.target_epoch.epoch
+    )
+    return "come to rest"
+
+
 def offsets_not_stored(patch: pytest.MonkeyPatch) -> str:
     """Committed offsets are forgotten when the coordinator restarts."""
     patch.setattr(Coordinator, "rows_to_commit", lambda self, name, offsets: [])
@@ -157,6 +225,9 @@ CANARIES = (
     owned_rows_not_stored,
     topics_not_watched,
     upgraded_without_assignments,
+    assignments_cleared_in_a_rebalance,
+    still_held_not_awaited,
+    classic_members_never_asked_to_join,
 )
 
 

@@ -4,6 +4,7 @@ from cordwood.broker.groups.consumer import layout
 from cordwood.broker.groups.consumer.changes import ConsumerTerms
 from cordwood.broker.groups.consumer.group import ConsumerGroup, ConsumerGroupState
 from cordwood.broker.groups.consumer.heartbeats import MemberHeartbeat
+from cordwood.broker.groups.consumer.layout import LaterRows
 from cordwood.broker.groups.consumer.live import (
     EPOCHS_FROM,
     CommitCheck,
@@ -25,6 +26,7 @@ __all__ = [
     "ConsumerMember",
     "ConsumerSurroundings",
     "ConsumerTerms",
+    "LaterRows",
     "LiveGroup",
     "MemberHeartbeat",
     "MigrationPolicy",

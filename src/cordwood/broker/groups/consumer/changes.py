@@ -82,6 +82,16 @@ class GroupChange:
 
     # --- epochs and target assignments ------------------------------------------------------------
 
+    def topics_changed(self) -> bool:
+        """Return whether topics that members are subscribed to have changed since the epoch began."""
+        group = self.group
+        if group.topics_seen == self.topics.version:
+            return False
+        changed = hash_of_topics(group.subscribed_names(), self.topics) != group.epoch.topics_hash
+        if not changed and not group.has_topic_metadata:
+            group.topics_seen = self.topics.version
+        return changed
+
     def begin_epoch_if_changed(self, *, changed: bool) -> bool:
         """Begin the next epoch if subscriptions or their topics have *changed*; return whether it began."""
         group = self.group
@@ -96,13 +106,19 @@ class GroupChange:
             self.put(RowKind.TOPIC_METADATA, None)
         return changed
 
+    @property
+    def must_assign(self) -> bool:
+        """Whether the current epoch has no target assignment, and the last one was not made a moment ago."""
+        group, last_ms = self.group, self.group.target_epoch.assigned_ms
+        if group.target_epoch.epoch >= group.epoch.epoch:
+            return False
+        # A clock that was set back over a restart does not make the group wait until it has caught up.
+        return not (last_ms and last_ms <= self.now_ms < last_ms + self.terms.assignment_interval_ms)
+
     def assign_if_due(self) -> None:
         """Make the target assignment of the current epoch, unless the last one was made a moment ago."""
-        group, last_ms = self.group, self.group.target_epoch.assigned_ms
-        interval_ms = self.terms.assignment_interval_ms
-        if group.target_epoch.epoch >= group.epoch.epoch:
-            return
-        if last_ms and interval_ms and self.now_ms < last_ms + interval_ms:
+        group = self.group
+        if not self.must_assign:
             return
         target = self._assign()
         for member_id in group.members:

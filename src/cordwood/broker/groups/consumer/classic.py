@@ -43,6 +43,13 @@ def check_join(group: ConsumerGroup, request: JoinRequest, size_max: int) -> Ref
         subscription = embedded.decode_subscription(request.protocols[0].metadata)
     except ValueError:
         return Refusal.INCONSISTENT_PROTOCOL
+    if (
+        request.instance_id is None
+        and request.member_id not in group.members
+        and any(subscription.owned.values())
+    ):
+        # A new member owns nothing: this one was removed, and its partitions may have other owners already.
+        return Refusal.UNKNOWN_MEMBER
     if request.instance_id is not None and request.member_id:
         return _check_identity(group, request.member_id, request.instance_id) or subscription
     return subscription
@@ -122,7 +129,7 @@ def sync(change: GroupChange, member_id: str, protocol_type: str | None, protoco
     first = classic.protocols[0]
     if protocol_type not in (None, embedded.PROTOCOL_TYPE) or protocol not in (None, first.name):
         return Synced(Refusal.INCONSISTENT_PROTOCOL)
-    if group.target_epoch.epoch > member.epoch and member.owned.state is not MemberState.UNREVOKED_PARTITIONS:
+    if _is_behind(change, member) and member.owned.state is not MemberState.UNREVOKED_PARTITIONS:
         _await_join(change, member)
         return Synced(Refusal.REBALANCING)
     group.deadlines.cancel(DeadlineKey(member_id, Waiting.SYNC))
@@ -143,13 +150,23 @@ def heartbeat(change: GroupChange, member_id: str) -> Refusal | None:
     extend_session(change, member_id, member.metadata.classic.session_ms)
     state = member.owned.state
     if (
-        member.epoch < group.target_epoch.epoch
+        _is_behind(change, member)
+        or change.topics_changed()
         or state is MemberState.UNREVOKED_PARTITIONS
         or (state is MemberState.UNRELEASED_PARTITIONS and not _waits(group, member))
     ):
         _await_join(change, member)
         return Refusal.REBALANCING
     return None
+
+
+def _is_behind(change: GroupChange, member: ConsumerMember) -> bool:
+    """Return whether the member would have a later epoch if it joined now.
+
+    Joining makes the target assignment of a new epoch, if that is due. Members of the consumer protocol make
+    it too, but there may be none.
+    """
+    return change.must_assign or member.epoch < change.group.target_epoch.epoch
 
 
 def _await_join(change: GroupChange, member: ConsumerMember) -> None:

@@ -28,23 +28,40 @@ class EmbeddedSubscription(NamedTuple):
     rack_id: str | None
 
 
-def decode_subscription(data: bytes) -> EmbeddedSubscription:
-    """Decode a subscription; one of a later version is read as the last known.
+class SubscriptionDecoder:
+    """Decodes the subscriptions of a group, which mostly begin with the same topics."""
 
-    Raises:
-        ValueError: If *data* is malformed.
-    """
-    reader = FieldReader(data)
-    version = _version(reader)
-    topics = tuple(reader.text() for _ in range(reader.count()))
-    reader.blob_or_none()
-    owned: dict[str, tuple[int, ...]] = {}
-    if version >= _OWNED_FROM:
-        owned = _topic_partitions(reader)
-    if version > _OWNED_FROM:
-        reader.number(_INT)
-    rack_id = reader.text_or_none() if version >= _RACK_FROM else None
-    return EmbeddedSubscription(version, topics, owned, rack_id)
+    def __init__(self) -> None:
+        self._known = b""
+        self._version, self._topics = 0, tuple[str, ...]()
+
+    def decode(self, data: bytes) -> EmbeddedSubscription:
+        """Decode a subscription; one of a later version is read as the last known.
+
+        Raises:
+            ValueError: If *data* is malformed.
+        """
+        if not self._known or not data.startswith(self._known):
+            begin = FieldReader(data)
+            # Nothing is known while this may fail.
+            self._known = b""
+            self._version = _version(begin)
+            self._topics = tuple(begin.text() for _ in range(begin.count()))
+            self._known = data[: begin.position]
+        version, reader = self._version, FieldReader(data, len(self._known))
+        reader.blob_or_none()
+        owned: dict[str, tuple[int, ...]] = {}
+        if version >= _OWNED_FROM:
+            owned = _topic_partitions(reader)
+        if version > _OWNED_FROM:
+            reader.number(_INT)
+        rack_id = reader.text_or_none() if version >= _RACK_FROM else None
+        return EmbeddedSubscription(version, self._topics, owned, rack_id)
+
+
+def decode_subscription(data: bytes) -> EmbeddedSubscription:
+    """Decode one subscription; see `SubscriptionDecoder.decode`."""
+    return SubscriptionDecoder().decode(data)
 
 
 def decode_assignment(data: bytes) -> tuple[Mapping[str, Collection[int]], bytes]:

@@ -7,8 +7,9 @@ after a restart it is the same. Deadlines are not stored: they start again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import TypeVar
 
 from cordwood.broker.groups.consumer.assignors import TargetAssignment, most_wanted
 from cordwood.broker.groups.consumer.deadlines import Deadlines
@@ -25,6 +26,8 @@ from cordwood.broker.groups.consumer.rows import (
     TargetEpoch,
 )
 from cordwood.broker.groups.consumer.topics import TopicsView
+
+T = TypeVar("T")
 
 
 class ConsumerGroupState(Enum):
@@ -53,7 +56,7 @@ class ConsumerGroup:
         #: By topic id and partition, the epoch of the member that owns the partition.
         self.owned: dict[bytes, dict[int, int]] = {}
         #: The numbers of members by what they are subscribed to, by assignor, and by classic protocol.
-        self.name_counts: Counter[str] = Counter()
+        self.topics_counts: Counter[tuple[str, ...]] = Counter()
         self.regex_counts: Counter[str] = Counter()
         self.assignor_counts: Counter[str] = Counter()
         self.protocol_counts: Counter[str] = Counter()
@@ -89,7 +92,7 @@ class ConsumerGroup:
 
     def subscribed_names(self) -> set[str]:
         """Return the names of all topics that a member is subscribed to; they need not exist."""
-        names = set(self.name_counts)
+        names = set[str]().union(*self.topics_counts)
         for resolved in self.regexes.values():
             names |= resolved.topics
         return names
@@ -114,9 +117,12 @@ class ConsumerGroup:
     def is_homogeneous(self) -> bool:
         """Return whether all members are known to be subscribed to the same topics."""
         count = len(self.members)
+        if len(self.topics_counts) > 1:
+            return False
         if not self.regex_counts:
-            return all(number == count for number in self.name_counts.values())
-        return len(self.regex_counts) == 1 and not self.name_counts and self.regex_counts.total() == count
+            return True
+        named = any(self.topics_counts)
+        return len(self.regex_counts) == 1 and not named and self.regex_counts.total() == count
 
     def assignor(self, default: str) -> str:
         """Return the assignor that most members ask for."""
@@ -206,7 +212,7 @@ class ConsumerGroup:
 
     def _count(self, member: ConsumerMember, change: int) -> None:
         metadata = member.metadata
-        _add(self.name_counts, metadata.topics, change)
+        _add(self.topics_counts, (metadata.topics,), change)
         _add(self.regex_counts, (metadata.regex,) if metadata.regex else (), change)
         _add(self.assignor_counts, (metadata.assignor,) if metadata.assignor else (), change)
         if metadata.classic is not None:
@@ -241,8 +247,34 @@ class ConsumerGroup:
             del self.target[member_id]
         for regex in self.regexes.keys() - self.regex_counts.keys():
             del self.regexes[regex]
-        if self.target_epoch.epoch > self.epoch.epoch:
-            self.epoch = self.epoch._replace(epoch=self.target_epoch.epoch)
+        # A member at an epoch whose target assignment was not stored must not count as being there when that
+        # epoch comes again with other assignments.
+        newest = max((member.epoch for member in self.members.values()), default=0)
+        least = self.target_epoch.epoch if newest <= self.target_epoch.epoch else newest + 1
+        if least > self.epoch.epoch:
+            self.epoch = self.epoch._replace(epoch=least)
+
+    def begin_epoch_after_load(self) -> None:
+        """Begin the next epoch, unless it has begun and waits for its target assignment.
+
+        Nothing is stored: if that assignment is not made before the next load, this is done again.
+        """
+        if self.epoch.epoch == self.target_epoch.epoch:
+            self.epoch = self.epoch._replace(epoch=self.epoch.epoch + 1)
+
+    def is_assigned(self, topics: TopicsView) -> bool:
+        """Return whether each partition of the topics of members is in one target assignment."""
+        targets = [
+            (topic, each)
+            for target in self.target.values()
+            for topic, numbers in target.items()
+            for each in numbers
+        ]
+        known = set(targets)
+        shapes = filter(None, map(topics.find, self.subscribed_names()))
+        return len(known) == len(targets) and all(
+            (shape.id, each) in known for shape in shapes for each in range(shape.partitions)
+        )
 
     def check_invariants(self) -> None:
         """Check that members, targets and counts agree. Takes constant time.
@@ -258,7 +290,7 @@ class ConsumerGroup:
         assert count or not self.owned, "a partition is owned in a group without members"
 
 
-def _add(counts: Counter[str], keys: Mapping[str, int] | set[str] | tuple[str, ...], change: int) -> None:
+def _add(counts: Counter[T], keys: Iterable[T], change: int) -> None:
     for key in keys:
         counts[key] += change
         if not counts[key]:

@@ -139,10 +139,12 @@ def _regexes_to_resolve(change: GroupChange) -> frozenset[str]:
         return frozenset()
     last = next(iter(group.regexes.values()), None)
     if last is not None:
-        if change.now_ms <= last.resolved_ms + REGEX_REFRESH_MIN_MS:
+        age_ms = change.now_ms - last.resolved_ms
+        # The age is negative if the clock was set back over a restart.
+        if 0 <= age_ms <= REGEX_REFRESH_MIN_MS:
             return frozenset()
         complete = len(group.regexes) == len(group.regex_counts)
-        fresh = change.now_ms <= last.resolved_ms + change.terms.regex_refresh_ms
+        fresh = 0 <= age_ms <= change.terms.regex_refresh_ms
         if complete and fresh and last.version == change.topics.version:
             return frozenset()
     group.is_resolving = True

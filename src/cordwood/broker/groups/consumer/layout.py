@@ -7,8 +7,9 @@ fields.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from cordwood.broker.groups.actions import Protocol
 from cordwood.broker.groups.consumer.assignors import TargetAssignment
@@ -64,6 +65,31 @@ def encode_rows(rows: Iterable[ConsumerRow]) -> list[tuple[bytes, bytes | None]]
     ]
 
 
+class LaterRows(Sequence[tuple[bytes, bytes | None]]):
+    """Rows of which only the keys are encoded at once: the values of a large group take many milliseconds.
+
+    *first* are rows that are encoded already.
+    """
+
+    def __init__(self, first: Sequence[tuple[bytes, bytes | None]], rows: Iterable[ConsumerRow]) -> None:
+        self._first = first
+        self._rows = list(rows)
+        self._encoded: list[tuple[bytes, bytes | None]] | None = None
+
+    def keys(self) -> frozenset[bytes]:
+        """Return the keys of all rows."""
+        first = (key for key, _ in self._first)
+        return frozenset((*first, *(encode_key(key) for key, _ in self._rows)))
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        if self._encoded is None:
+            self._encoded = [*self._first, *encode_rows(self._rows)]
+        return self._encoded[at]
+
+
 def encode_value(kind: RowKind, value: RowValue) -> bytes:
     """Encode the value of a row."""
     return b"\0\0" + _ENCODERS[kind](value)
@@ -93,13 +119,19 @@ def _member(value: MemberMetadata) -> bytes:
             _compact(value.rack_id),
             _compact(value.client_id),
             _compact(value.client_host),
-            _array(map(_compact, value.topics)),
+            _names(value.topics),
             _compact(value.regex),
             _INT.pack(value.rebalance_ms),
             _compact(value.assignor),
             _tagged(_CLASSIC_TAG, tagged),
         )
     )
+
+
+@lru_cache(maxsize=8)
+def _names(topics: tuple[str, ...]) -> bytes:
+    """Encode the names of topics, which many members of a group have in common."""
+    return _array(map(_compact, topics))
 
 
 def _target(value: TargetAssignment) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cordwood.broker.groups import offsets_topic
 from cordwood.broker.groups.actions import (
     Action,
     GroupReply,
@@ -107,6 +108,10 @@ class LiveGroup:
         """Return all rows of the group."""
         return layout.encode_rows(self.known.rows())
 
+    def converted_rows(self) -> layout.LaterRows:
+        """Return all rows of the group as they are now, and the tombstone of the classic group before it."""
+        return layout.LaterRows([(offsets_topic.group_key(self.id), None)], self.known.rows())
+
     def tombstones(self) -> list[OffsetsRow]:
         """Return the tombstones that delete the group."""
         return layout.encode_rows(self.known.tombstones())
@@ -122,9 +127,20 @@ class LiveGroup:
         self.known.apply(key, value)
 
     def loaded(self, now_ms: int) -> None:
-        """Begin to serve a group whose rows were loaded: every deadline begins now."""
-        self.state_since_ms = now_ms
+        """Begin to serve a group whose rows were loaded: every deadline begins now.
+
+        Rows of one event may be stored without those of the event before it, if these could not be stored and
+        the broker then ended. If target assignments contradict each other, the next epoch makes new ones.
+        """
         self.known.drop_incomplete()
+        change = self._change(now_ms)
+        if self.known.members and not self.known.is_assigned(change.topics):
+            self.known.begin_epoch_after_load()
+        self.begun(now_ms)
+
+    def begun(self, now_ms: int) -> None:
+        """Begin to serve a group with members: every deadline begins now."""
+        self.state_since_ms = now_ms
         heartbeats.begin_deadlines(self._change(now_ms))
         self.known.check_invariants()
 
@@ -261,8 +277,9 @@ class LiveGroup:
         group = migration.downgraded(self.known, change.topics, empty, change.now_ms)
         rows = [*layout.encode_rows(change.rows), *self.tombstones()]
         self.successor = group
-        actions: list[Action] = [StoreRows([*rows, row_of(group)], replies)]
-        return actions + (group.rebalance(change.now_ms) if rebalance else [])
+        # Before the row, which says that the members have to join again.
+        begun = group.rebalance(change.now_ms) if rebalance else []
+        return [StoreRows([*rows, row_of(group)], replies), *begun]
 
     # --- committed offsets ------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ from cordwood.config import TopicConfig
 from cordwood.disk import Files, parent, write_all
 from cordwood.errors import RecordRefused
 from cordwood.formats import BatchFormat
-from cordwood.storage.log.active_segment import LogContext, Stores, create_stores
+from cordwood.storage.log.active_segment import Stores, create_stores
 from cordwood.storage.log.changes.change import SegmentChange
 from cordwood.storage.log.changes.rolling import go_on_after
+from cordwood.storage.log.context import LogContext
 from cordwood.storage.log.log_core import LogCore
 from cordwood.storage.log.reading import bounds_of, index_frames
 from cordwood.storage.log.segment import Segment, segment_path, segments_directory, write_indexes

@@ -33,7 +33,6 @@ from cordwood.storage.log.active_segment import (
     NOT_OPENED,
     ActiveSegment,
     Flushed,
-    LogContext,
     Stores,
     create_stores,
     empty_active,
@@ -42,6 +41,7 @@ from cordwood.storage.log.active_segment import (
     opened_ms,
 )
 from cordwood.storage.log.changes import swapping, truncation
+from cordwood.storage.log.context import LogContext
 from cordwood.storage.log.opening.leftovers import holds_records, move_to_quarantine, remove_leftovers
 from cordwood.storage.log.partition_log import PartitionLog
 from cordwood.storage.log.reading import Bounds, bounds_of, index_frames, left_before, note_frames

@@ -148,13 +148,15 @@ class ProducerKeeper:
     def end(self, marker: Marker, offset: int, now_ms: int) -> None:
         """Note an appended marker, and the transaction in the index if it was aborted."""
         first = self.learn(now_ms).end(marker, offset, now_ms)
-        self.open.end(marker.producer_id, offset)
         if first is not None and not marker.committed:
             file = _active_of(self._view()).aborted
             file.index.add(aborted_by(marker, first, offset, self.open))
             doubts = [each for each in self._doubts if each[:2] == (marker.producer_id, first)]
             if doubts:
                 file.index = DoubtfulIndex(file.index, doubts)
+        # Last: a sync takes it up at any moment and without the append lock, and then readers see records of
+        # the transaction. They must know that it was aborted.
+        self.open.end(marker.producer_id, offset)
         self._changed = True
 
     def count(self, size: int, leader_epoch: int, next_offset: int, now_ms: int) -> None:

@@ -233,6 +233,10 @@ class Producers:
         """Return the producers that were heard of at or after *since_ms*, by their ids."""
         return sorted((each for each in self._known.values() if each.seen_ms >= since_ms), key=lambda p: p.id)
 
+    def epochs(self) -> dict[int, int]:
+        """Return the newest epoch of each known producer, by its id: also of those not heard of for long."""
+        return {each.id: each.epoch for each in self._known.values()}
+
     def known(self) -> tuple[KnownProducer, ...]:
         """Return what is known, as it may be saved."""
         return tuple(self._known.values())

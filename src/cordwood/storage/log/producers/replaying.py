@@ -133,8 +133,11 @@ class Replay:
 def aborted_by(
     marker: Marker, first_offset: int, marker_offset: int, still_open: OpenTransactions
 ) -> AbortedEntry:
-    """Return the transaction that began at *first_offset* and that *marker* aborted."""
-    stable = min(still_open.open_from, marker_offset + 1)
+    """Return the transaction that began at *first_offset* and that *marker* aborted.
+
+    It may be among those that are *still_open*.
+    """
+    stable = min(still_open.open_from_without(marker.producer_id), marker_offset + 1)
     return AbortedEntry(marker.producer_id, first_offset, marker_offset, stable)
 
 

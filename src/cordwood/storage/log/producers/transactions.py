@@ -26,10 +26,19 @@ class OpenTransactions:
         self.open_from = next(iter(self._open.values()), NONE_OPEN)
         #: (first offset, offset of the marker) of transactions whose marker may not be synced.
         self._ended: list[tuple[int, int]] = []
+        # Whether a transaction is in one of these two. Read without the guard: a transaction that ends is in
+        # neither of them for a moment.
+        self._is_unsettled = bool(self._open)
+
+    def open_from_without(self, producer_id: int) -> int:
+        """Return the first offset of an open transaction of another producer, NONE_OPEN without one."""
+        with self._guard:
+            return next((first for id_, first in self._open.items() if id_ != producer_id), NONE_OPEN)
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Record a batch of a transaction at *offset*: it may be the first."""
         with self._guard:
+            self._is_unsettled = True
             self._open.setdefault(producer_id, offset)
             self.open_from = next(iter(self._open.values()))
 
@@ -46,10 +55,11 @@ class OpenTransactions:
 
         Later calls have the same offset or a larger one.
         """
-        if not self._open and not self._ended:
+        if not self._is_unsettled:
             return synced_offset
         with self._guard:
             self._ended = [each for each in self._ended if each[1] >= synced_offset]
+            self._is_unsettled = bool(self._open or self._ended)
             # Nothing that ended is open at the same time, and its first offset may be below all others.
             firsts = (next(iter(self._open.values()), NONE_OPEN), *(first for first, _ in self._ended))
             return min(synced_offset, *firsts)
