@@ -77,7 +77,6 @@ class RandomFiles:
         self.rnd = random.Random(seed)
         self.inner = InterruptedFiles()
         self.tree = ShippedTree(self.inner, MemoryStore())
-        self.inner.make_directories("/data/meta")
         self.files, self.directories = self.tree.files, ["/data"]
         self.opened: dict[str, list[File]] = {}
         #: Files with changes that are not synced, and those that changed since the cut of this piece.
@@ -308,3 +307,19 @@ def test_the_bucket_has_what_the_disk_has() -> None:
     )
     assert ships >= 5 * RUNS
     assert disturbed >= RUNS // 2
+
+
+def test_an_empty_directory_comes_and_goes_although_pages_are_written() -> None:
+    tree = ShippedTree(MemoryFiles(), MemoryStore())
+    tree.files.make_directories("/data/a/b")
+    tree.files.make_directories("/data/c")
+    for _ in range(2):
+        tree.ship()
+        tree.shipper.condense()
+        assert list(files_in(tree.store).list("")) == ["a", "c"]
+    tree.files.remove_directory("/data/c")
+    tree.files.rename("/data/a", "/data/d")
+    for _ in range(2):
+        tree.ship()
+        tree.shipper.condense()
+        assert contents(restored(tree.store), "/data") == {"d": None, "d/b": None}

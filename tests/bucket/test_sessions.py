@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -14,10 +15,10 @@ from support.shipped import read_bucket
 from support.sweeps import FULL, every
 
 from cordwood.bucket import ObjectStore
-from cordwood.bucket.attaching import is_ignored, read_record
+from cordwood.bucket.attaching import is_ignored, note_fetching, read_record
 from cordwood.bucket.stores import MemoryStore
 from cordwood.disk import File, Files, MemoryFiles, join, read_file, write_all
-from cordwood.errors import BucketRefused, OwnerFenced, StoreUnavailable
+from cordwood.errors import BucketRefused, DirectoryRefused, OwnerFenced, StoreUnavailable
 
 SETTINGS = {"segment.bytes": "3000", "index.interval.bytes": "200"}
 #: How many other requests pass before one that happens later does; None is at the very end.
@@ -25,8 +26,8 @@ PASSING = [0, 1, 5, None]
 QUARANTINE = f"{DATA}/quarantine"
 
 
-def create(machine: Machine) -> None:
-    machine.start().topics.create("t", "0" * 31 + "1", 1, SETTINGS)
+def create(machine: Machine, *, bucket: bool = True) -> None:
+    machine.start(bucket=bucket).topics.create("t", "0" * 31 + "1", 1, SETTINGS)
 
 
 def a_life(store: ObjectStore) -> tuple[Machine, list[bytes]]:
@@ -140,9 +141,12 @@ def copied(store: MemoryStore) -> MemoryStore:
 def disk_before(kind: str, store: MemoryStore) -> MemoryFiles:
     """Return the disk of a machine that takes over, and ship more than it has."""
     owner = Machine(store)
-    create(owner)
+    create(owner, bucket=kind != "never shipped")
     for number in range(12):
         owner.append(b"%d" % number * 300)
+    if kind == "never shipped":
+        owner.kill()
+        return disk_of(image(owner.files, "/"))
     owner.ship()
     # What was there before, with a suffix that was never shipped.
     owner.append(b"not shipped", b"not shipped either")
@@ -159,12 +163,13 @@ def disk_before(kind: str, store: MemoryStore) -> MemoryFiles:
     return disk
 
 
-@pytest.mark.parametrize("kind", ["empty", "of an earlier owner"])
+@pytest.mark.parametrize("kind", ["empty", "of an earlier owner", "never shipped"])
 def test_a_machine_that_crashes_while_it_fetches_the_log_begins_again(kind: str) -> None:
     """What it has until then is never taken for the log; what it acknowledges afterwards is kept."""
     before = MemoryStore()
-    recording = RecordingFiles(disk_before(kind, before), existing="/")
-    expected = values(files_of_another(before))
+    disk = disk_before(kind, before)
+    expected = values(disk if kind == "never shipped" else files_of_another(before))
+    recording = RecordingFiles(disk, existing="/")
     recording.began = len(recording.history)
     store = RememberedStore(recording)
     store._objects, store._versions = dict(before._objects), before._versions
@@ -199,7 +204,7 @@ def test_a_machine_that_crashes_while_it_fetches_the_log_begins_again(kind: str)
             raise AssertionError(f"{place}: {type(error).__name__}: {error}") from error
         checked += 1
     print(f"{checked} crashes")
-    assert checked >= 50
+    assert checked >= 20
 
 
 def files_of_another(store: MemoryStore) -> Files:
@@ -359,6 +364,43 @@ def test_any_number_of_starts_may_fail_before_one_succeeds() -> None:
     record = read_record(machine.files, DATA)
     assert record is not None
     assert len(record.nonces) == 1
+
+
+def test_a_directory_that_was_fetched_in_part_is_not_opened_without_its_bucket() -> None:
+    """Its topics may lack segments, or be missing."""
+    store = MemoryStore()
+    create(owner := Machine(store))
+    owner.append(b"a")
+    owner.ship()
+    new = Machine(store)
+    new.start()
+    new.kill()
+    note_fetching(new.files, DATA)
+    with pytest.raises(DirectoryRefused, match="open it with the bucket"):
+        new.start(bucket=False)
+    new.start()
+    assert values(new.files) == [b"a"]
+
+
+def test_an_existing_directory_is_kept_however_often_its_first_shipping_fails() -> None:
+    """Nothing in the bucket is no reason to take the directory for an older one, whoever claimed the log."""
+    machine = Machine(FaultyStore(MemoryStore()))
+    create(machine, bucket=False)
+    machine.append(b"a" * 5_000, b"b")
+    for first in range(1, 40):
+        for second in (3, 8, 12):
+            store = FaultyStore(MemoryStore())
+            again = Machine(store, disk_of(image(machine.files, "/")))
+            for number in (first, second):
+                store.plan = dict.fromkeys(
+                    range(len(store.journal) + number, 1_000), PlannedFault(StoreFault.BEFORE)
+                )
+                with contextlib.suppress(StoreUnavailable):
+                    again.start(patient=False)
+            store.plan = {}
+            again.start()
+            assert values(again.files) == [b"a" * 5_000, b"b"]
+            assert not again.files.exists(QUARANTINE)
 
 
 def test_the_record_of_the_owners_before_is_as_small_as_it_can_be() -> None:

@@ -22,9 +22,11 @@ from cordwood.disk import (
     ReadableFile,
     join,
     parent,
+    read_file,
     read_metadata,
     remove_tree,
     write_all,
+    write_atomically,
     write_metadata,
 )
 from cordwood.errors import BucketRefused
@@ -255,8 +257,7 @@ class Attachment:
         """
         path = "meta/broker.id"
         if self._tree.find(path) is not None and not self._files.exists(join(self._data, path)):
-            fetch_file(self._source, path, self._files, join(self._data, path))
-            sync_directories(self._files, self._data, ["meta"])
+            write_atomically(self._files, join(self._data, path), read_file(self._source, path))
             self.report.fetched.append(path)
 
     def _quarantine(self, path: str, stored: BucketTreeFile | None) -> None:
