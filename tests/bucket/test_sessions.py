@@ -366,6 +366,64 @@ def test_any_number_of_starts_may_fail_before_one_succeeds() -> None:
     assert len(record.nonces) == 1
 
 
+def test_what_an_owner_created_for_nothing_is_deleted_by_the_next_one() -> None:
+    """It ends within any request of writing pages, and the next owner with any other state of the bucket."""
+    created = 0
+    for number in itertools.count(1):
+        store = FaultyStore(MemoryStore())
+        create(owner := Machine(store))
+        owner.append(b"a" * 5_000)
+        owner.ship()
+        assert owner.session is not None
+        owner.session.shipper.give_up_after(-1)
+        begun = len(store.journal)
+        store.plan = dict.fromkeys(range(begun + number, begun + 1_000), PlannedFault(StoreFault.BEFORE))
+        ended = False
+        with contextlib.suppress(StoreUnavailable):
+            owner.condense()
+            ended = True
+        store.plan = {}
+        new = Machine(store)
+        new.start()
+        assert values(new.files) == [b"a" * 5_000]
+        created += len(store.store.list("b/"))
+        new.condense()
+        new.condense()
+        check_objects(store)
+        if ended:
+            break
+    print(f"ended within {number} requests")
+    assert number >= 5
+    assert created >= 4
+
+
+def test_a_directory_is_not_attached_while_files_are_fetched() -> None:
+    """Also one that was attached before: it has the nonce of an owner by then, which must not be enough."""
+    store = FaultyStore(MemoryStore())
+    create(first := Machine(store))
+    first.append(b"a")
+    first.ship()
+    second = Machine(store)
+    second.start()
+    second.append(*(b"%d" % number * 900 for number in range(9)))
+    second.ship()
+    second.condense()
+
+    def refuse(number: int, request: object) -> None:
+        if type(request).__name__ == "GetRange":
+            raise StoreUnavailable("the answer is lost")
+
+    store.before = refuse
+    with pytest.raises(StoreUnavailable):
+        first.start(patient=False)
+    record = read_record(first.files, DATA)
+    assert record is not None
+    assert not record.attached
+    store.before = None
+    first.start()
+    assert values(first.files) == values(second.files)
+
+
 def test_a_directory_that_was_fetched_in_part_is_not_opened_without_its_bucket() -> None:
     """Its topics may lack segments, or be missing."""
     store = MemoryStore()

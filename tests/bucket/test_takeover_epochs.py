@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from support.machines import CONFIG, DATA, Machine, contents_agree, frames
-from support.shipped import restored
+from support.shipped import never, new_nonce, restored
 
 import cordwood
 from cordwood.broker.leader_epochs import NO_EPOCH
 from cordwood.broker.node import Node
+from cordwood.bucket import perform, take_over
 from cordwood.bucket.stores import MemoryStore
 from cordwood.disk import Files, MemoryFiles, read_file
 from cordwood.errors import LeaderEpochFenced
@@ -151,6 +152,17 @@ def test_an_owner_in_between_that_shipped_nothing_counts_too() -> None:
     old.append(b"again")
     contents_agree(seen, frames(old.log()))
     assert old.log().leader_epoch > between.log().leader_epoch
+
+
+def test_an_owner_in_between_that_made_no_piece_counts_too() -> None:
+    """The directory continues the log, but somebody else may have answered clients meanwhile."""
+    store, old = owned()
+    known = old.log().leader_epoch
+    old.append(b"not shipped")
+    perform(store, take_over(new_nonce()), never)
+    old.start()
+    old.append(b"again")
+    assert [epoch == known for _, epoch, _ in frames(old.log())] == [True, True, True, False]
 
 
 def test_a_truncation_before_the_first_append_begins_a_later_epoch() -> None:
