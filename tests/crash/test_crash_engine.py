@@ -25,6 +25,7 @@ from support.promises import (
     open_and_read,
 )
 
+from cordwood.bucket.attaching import note_attached, note_nonce
 from cordwood.disk import store
 from cordwood.disk.memory import MemoryFiles
 from cordwood.errors import DiskFull
@@ -96,6 +97,33 @@ def truncations(files: RecordingFiles) -> None:
     work.append(43)
     work.append(44, 45)
     work.close()
+
+
+def taken_over(files: RecordingFiles) -> None:
+    """Another machine appended meanwhile: the next append begins an epoch, and so does a truncation."""
+    work = Workload(files, SMALL)
+    work.append(40, 41)
+    work.append(60)
+    work.kill()
+    for takeover in (3, 4, 7):
+        note_takeover(files, takeover)
+        work.kill()
+        if takeover == 4:
+            work.truncate(2)
+        work.write(30)
+        work.kill()
+        work.append(31)
+        work.append(90, 90)
+        work.write(32)
+        work.reopen()
+    work.append(33)
+    work.close()
+
+
+def note_takeover(files: RecordingFiles, takeover: int) -> None:
+    """Note that the directory of *files* has become what another machine shipped."""
+    note_nonce(files, DATA, "broker", f"{takeover:032x}", attached=False)
+    note_attached(files, DATA, takeover)
 
 
 def log_start_moves(files: RecordingFiles) -> None:
@@ -278,6 +306,7 @@ WORKLOADS: list[Run] = [
     unsynced_appends,
     preallocated_segments,
     truncations,
+    taken_over,
     log_start_moves,
     lost_indexes,
     full_disk,

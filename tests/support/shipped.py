@@ -64,7 +64,7 @@ class ShippedTree:
         limits: ShippingLimits = SMALL_LIMITS,
     ) -> None:
         self.inner, self.store, self.root, self._limits = inner, store, root, limits
-        inner.make_directories(root)
+        inner.make_directories(join(root, "meta"))
         self.journal = DiskJournal(inner, root, is_ignored)
         self.files = JournaledFiles(inner, self.journal, at_once=is_overwritten)
         perform(store, found(BucketIdentity("broker", "2026-01-01T00:00:00Z"), new_nonce()), never)

@@ -1,7 +1,8 @@
 """Leader epochs: the current epoch of a partition, the end of each epoch, and checks of clients' epochs.
 
-The leader of a partition never changes. Its epoch increases when its log is truncated or restored. A running
-broker truncates only on request, and then forgets the epoch that it has read before.
+The leader of a partition never changes. Its epoch increases when its log is truncated, restored or taken over
+by another machine. A running broker truncates only on request, and then forgets the epoch that it has read
+before. The epoch of a takeover is known when it starts, before the first append begins it on disk.
 """
 
 from __future__ import annotations

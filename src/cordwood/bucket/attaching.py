@@ -15,21 +15,23 @@ import msgspec
 
 from cordwood.bucket.fetching import fetch_file, sync_directories
 from cordwood.bucket.state import BucketFiles, BucketTreeFile, Tree
+from cordwood.bucket.versions import VERSION_FILE, read_version
 from cordwood.disk import (
     DiskJournal,
     Files,
     ReadableFile,
     join,
     parent,
+    read_file,
     read_metadata,
     remove_tree,
     write_all,
+    write_atomically,
     write_metadata,
 )
 from cordwood.errors import BucketRefused
+from cordwood.storage.meta import BUCKET_RECORD
 
-#: Where the directory says which bucket it is shipped to, and under which nonce.
-RECORD = "meta/bucket.json"
 #: Files up to this size are compared byte for byte, and so are larger ones of partitions that changed.
 COMPARED_BYTES = 1 << 20
 _QUARANTINE = "quarantine"
@@ -49,19 +51,24 @@ class CopiedUpTo(msgspec.Struct, frozen=True):
 class BucketRecord(msgspec.Struct, frozen=True):
     """The content of ``meta/bucket.json``.
 
-    ``nonces`` are those of this directory's ownerships, the newest last. It is not ``attached`` while files
-    of the bucket are fetched: a directory that has only some of them must never be shipped. ``copied`` is set
-    while the directory is the copy of a standby: then all that it has comes from the bucket.
+    ``nonces`` are those of this directory's ownerships: of the last start that attached it, and of later
+    starts that failed. It is not ``attached`` while files of the bucket are fetched: a directory that has
+    only some of them must never be shipped. ``copied`` is set while the
+    directory is the copy of a standby: then all that it has comes from the bucket.
     """
 
     broker_id: str
     nonces: tuple[str, ...]
     attached: bool
     copied: CopiedUpTo | None = None
+    #: The bucket epoch under which the directory last became what another machine had shipped; 0 if never.
+    #: `storage.meta.read_takeover` reads it.
+    takeover: int = 0
 
 
 _DECODER = msgspec.json.Decoder(BucketRecord)
-#: How many nonces are kept: a takeover may fail after its nonce was recorded.
+#: How many nonces of failed starts are kept. A takeover may fail after its nonce was recorded, any number of
+#: times; such an owner ships nothing, so it may be forgotten.
 _NONCES_MAX = 64
 
 
@@ -78,7 +85,8 @@ def is_ignored(path: str) -> bool:
     )
 
 
-_IGNORED = frozenset({"meta/lock", "meta/clean", "meta/reserve", RECORD, f"{RECORD}.tmp", "tmp", _QUARANTINE})
+_MARKERS = ("meta/lock", "meta/clean", "meta/reserve", BUCKET_RECORD, f"{BUCKET_RECORD}.tmp", VERSION_FILE)
+_IGNORED = frozenset({*_MARKERS, "tmp", _QUARANTINE})
 _IGNORED_BELOW = ("meta/keys/checkpoint.key", f"{_QUARANTINE}/")
 
 
@@ -93,7 +101,7 @@ def read_record(files: Files, data: str) -> BucketRecord | None:
     Raises:
         MetadataDamaged: If that cannot be read.
     """
-    path = join(data, RECORD)
+    path = join(data, BUCKET_RECORD)
     return read_metadata(files, path, _DECODER) if files.exists(path) else None
 
 
@@ -108,21 +116,32 @@ def note_nonce(files: Files, data: str, broker_id: str, nonce: str, *, attached:
     before = read_record(files, data)
     if before is not None and before.broker_id != broker_id:
         reason = f"says that {data} is shipped to the log of {before.broker_id}; the bucket has {broker_id}"
-        raise BucketRefused(f"{join(data, RECORD)} {reason}")
+        raise BucketRefused(f"{join(data, BUCKET_RECORD)} {reason}")
     if before is None:
         before = BucketRecord(broker_id, (), attached)
-    nonces = (*before.nonces, nonce)[-_NONCES_MAX:]
-    write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, nonces=nonces))
+    # The first is that of the last start that succeeded. Without it the directory would seem to be another's.
+    nonces = (*before.nonces[:1], *before.nonces[1:][-_NONCES_MAX:], nonce)
+    write_metadata(files, join(data, BUCKET_RECORD), msgspec.structs.replace(before, nonces=nonces))
 
 
-def note_attached(files: Files, data: str, *, attached: bool) -> None:
-    """Record whether the directory has everything that the bucket had. Durable on return."""
+def note_fetching(files: Files, data: str) -> None:
+    """Record that the directory has only some files of the bucket from now on. Durable on return."""
     before = read_record(files, data)
-    assert before is not None, "a directory without a bucket is not attached"
-    if before.attached != attached or (attached and before.copied is not None):
-        copied = None if attached else before.copied
-        after = msgspec.structs.replace(before, attached=attached, copied=copied)
-        write_metadata(files, join(data, RECORD), after)
+    assert before is not None, "files are fetched by an owner, whose nonce is recorded"
+    if before.attached:
+        write_metadata(files, join(data, BUCKET_RECORD), msgspec.structs.replace(before, attached=False))
+
+
+def note_attached(files: Files, data: str, takeover: int = 0) -> None:
+    """Record that the directory has everything that the bucket has. Durable on return.
+
+    *takeover* is the bucket epoch of the caller's ownership if another machine owned the log before.
+    """
+    before = read_record(files, data)
+    assert before is not None, "a directory is attached by an owner, whose nonce is recorded"
+    nonces, takeover = before.nonces[-1:], max(before.takeover, takeover)
+    after = msgspec.structs.replace(before, attached=True, nonces=nonces, takeover=takeover, copied=None)
+    write_metadata(files, join(data, BUCKET_RECORD), after)
 
 
 def note_copied(files: Files, data: str, broker_id: str, copied: CopiedUpTo | None) -> None:
@@ -130,8 +149,8 @@ def note_copied(files: Files, data: str, broker_id: str, copied: CopiedUpTo | No
     before = read_record(files, data) or BucketRecord(broker_id, (), attached=False)
     assert before.broker_id == broker_id, "a directory follows the log that it is of"
     after = msgspec.structs.replace(before, attached=False, copied=copied)
-    if after != before or not files.exists(join(data, RECORD)):
-        write_metadata(files, join(data, RECORD), after)
+    if after != before or not files.exists(join(data, BUCKET_RECORD)):
+        write_metadata(files, join(data, BUCKET_RECORD), after)
 
 
 @dataclass(slots=True)
@@ -156,10 +175,13 @@ class Attachment:
     # --- the directory is right -------------------------------------------------------------------
 
     def is_behind(self) -> bool:
-        """Return whether the directory lost what the bucket has: a log has fewer bytes, in the same state.
+        """Return whether the directory lost what the bucket has.
 
-        So an older copy of the directory is not taken for what continues the log.
+        It is an older copy of the directory, or a log has fewer bytes in the same state. Such a directory
+        does not continue the log.
         """
+        if read_version(self._files, self._data) < self._tree.at_ms:
+            return True
         for path, stored in self._tree.files():
             if not path.endswith(".log") or not self._files.exists(join(self._data, path)):
                 continue
@@ -234,6 +256,7 @@ class Attachment:
         bytes that were fetched; what it raises ends the work.
         """
         files, data = self._files, self._data
+        self._fetch_identity()
         kept = [path for path, is_directory in self._walk("") if not is_directory]
         for path in kept:
             stored = self._tree.find(path)
@@ -264,14 +287,24 @@ class Attachment:
                 fetch_file(self._source, path, files, join(data, path), progress)
                 self.report.fetched.append(path)
 
+    def _fetch_identity(self) -> None:
+        """Fetch ``broker.id``, durably, before all else: a directory with topics and without it is refused.
+
+        Until all is fetched the directory is not attached, and cannot be opened without its bucket either.
+        """
+        path = "meta/broker.id"
+        if self._tree.find(path) is not None and not self._files.exists(join(self._data, path)):
+            write_atomically(self._files, join(self._data, path), read_file(self._source, path))
+            self.report.fetched.append(path)
+
     def _quarantine(self, path: str, stored: BucketTreeFile | None) -> None:
         """Keep what a local file has beyond the bytes that the bucket has of it, if it is a log."""
         if not path.endswith(".log"):
             return
         files, local = self._files, join(self._data, path)
         with contextlib.closing(files.open(local, "read")) as file:
-            start = 0 if stored is None else common_prefix(stored, file)
             size = file.size()
+            start = 0 if stored is None else self._same_up_to(path, common_prefix(stored, file), file)
             if not _has_content(file, start, size):
                 return
             name = f"{path.removeprefix('topics/').replace('/', '_')}.{start}.not-in-bucket"
@@ -289,6 +322,17 @@ class Attachment:
             files.sync_directory(join(self._data, _QUARANTINE))
             files.sync_directory(self._data)
             self.report.quarantined.append(target)
+
+    def _same_up_to(self, path: str, start: int, file: ReadableFile) -> int:
+        """Return up to where *file* has the bytes that the bucket has of it, which it does up to *start*."""
+        with contextlib.closing(self._source.open(path, "read")) as stored:
+            while ours := file.read_at(start, COMPARED_BYTES):
+                theirs = stored.read_at(start, len(ours))
+                if ours != theirs:
+                    same = zip(ours, theirs, strict=False)
+                    return start + next((n for n, (a, b) in enumerate(same) if a != b), len(theirs))
+                start += len(ours)
+        return start
 
     # --- both -------------------------------------------------------------------------------------
 

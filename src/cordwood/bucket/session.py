@@ -11,6 +11,7 @@ from cordwood.bucket.attaching import (
     is_ignored,
     is_overwritten,
     note_attached,
+    note_fetching,
     note_nonce,
     read_record,
 )
@@ -18,11 +19,12 @@ from cordwood.bucket.ownership import BucketIdentity, ObjectStore, found, perfor
 from cordwood.bucket.shipping import Shipper, ShippingLimits
 from cordwood.bucket.standby import Standing
 from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
+from cordwood.bucket.versions import write_version
 from cordwood.config import BrokerConfig
 from cordwood.disk import DiskJournal, Files, JournaledFiles
 from cordwood.errors import BucketRefused
 from cordwood.host import Host
-from cordwood.storage.meta import identity
+from cordwood.storage.meta import identity, largest_takeover
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,20 @@ class BucketSession:
                 return
         attachment = Attachment(self._inner, self._data, tree, self._source(tree))
         nonces = record.nonces if record is not None and record.attached else ()
-        complete = broker_id is not None and self.shipper.is_continued_by(nonces)
+        # Noted before anything can be appended: another owner may have appended what it never shipped.
+        takeover = 0 if self.shipper.is_preceded_by(nonces) else self.shipper.epoch
+        # Where nothing was shipped yet there is nothing to fetch, whatever became of the owners so far.
+        continued = not tree.root or self.shipper.is_continued_by(nonces)
+        complete = broker_id is not None and continued
         if complete and not attachment.is_behind():
             attachment.ship_differences(self.journal)
         else:
-            note_attached(self._inner, self._data, attached=False)
+            note_fetching(self._inner, self._data)
             identity.mark_unclean(self._inner, self._data)
             attachment.fetch_differences()
-        note_attached(self._inner, self._data, attached=True)
+            write_version(self._inner, self._data, tree.at_ms)
+            takeover = self.shipper.epoch
+        note_attached(self._inner, self._data, takeover)
         self.report = attachment.report
 
     def begin(self, owned: identity.Identity) -> None:
@@ -120,7 +128,9 @@ class BucketSession:
         """
         if self._known is None:
             log = BucketIdentity(owned.uuid, owned.created_at)
-            perform(self.store, found(log, self._nonce), self.shipper.pause)
+            # Takeovers are numbered by epochs, and those of an earlier bucket must stay below.
+            epoch = largest_takeover(self._inner, self._data)
+            perform(self.store, found(log, self._nonce, epoch), self.shipper.pause)
             note_nonce(self._inner, self._data, owned.uuid, self._nonce, attached=True)
             self.shipper.take_over(self.options.lease_ms)
         self.shipper.ship()

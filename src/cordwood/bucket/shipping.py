@@ -8,7 +8,7 @@ readers need only the pieces since.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -53,7 +53,8 @@ from cordwood.bucket.state import (
     page_of,
     read_page,
 )
-from cordwood.disk import DiskJournal, ReadableFiles, changed_bytes
+from cordwood.bucket.versions import read_version, write_version
+from cordwood.disk import DiskJournal, Files, changed_bytes
 from cordwood.errors import BucketDamaged, LogClosed, OwnerFenced, StoreUnavailable
 from cordwood.host import Host, awake_and_asleep_ms
 
@@ -152,7 +153,7 @@ class Shipper:
     def __init__(
         self,
         store: ObjectStore,
-        files: ReadableFiles,
+        files: Files,
         root: str,
         journal: DiskJournal,
         host: Host,
@@ -175,6 +176,9 @@ class Shipper:
         self._pieces: dict[str, bytes] = {}
         self._unbundled = 0
         self._condensed_ms = clock.now_ms()
+        self._files, self._root = files, root
+        #: The version that was written down last; see `versions`.
+        self._version = 0
         self._builder = BodyBuilder(files, root, journal, self._new_key, self._create)
         self._stopped = host.new_event()
         self._shipped = host.new_condition()
@@ -215,6 +219,7 @@ class Shipper:
         The takeover began at *sent_ms*, from when its lease counts.
         """
         self._owner, self._state = owner, state
+        self._version = read_version(self._files, self._root)
         self._lease = OwnerLease(owner.current.manifest.lease_ms, sent_ms)
         self._tree, self._pieces = state.tree, dict(state.pieces)
         self._unbundled = sum(map(len, self._pieces.values()))
@@ -230,11 +235,29 @@ class Shipper:
         assert self._state is not None, "nothing is known of earlier owners before the takeover"
         return is_continued_by(self._state.manifest, self._state.changed_by, nonces)
 
+    def is_preceded_by(self, nonces: Sequence[str]) -> bool:
+        """Return whether nobody but owners with *nonces* owned the log since the first of these did.
+
+        Those before the takeover are meant, also owners that shipped nothing.
+        """
+        assert self._state is not None, "nothing is known of earlier owners before the takeover"
+        for owner in reversed(self._state.manifest.owners):
+            if owner.nonce not in nonces:
+                return False
+            if owner.nonce == nonces[0]:
+                break
+        return True
+
     def _fold(self, piece: LogPiece) -> None:
         apply_piece(self._tree, piece)
         if piece.body:
             self._pieces[piece_key(piece.header.seq)] = piece.data
             self._unbundled += len(piece.data)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the ownership."""
+        return self._owned().epoch
 
     @property
     def lease_ms(self) -> int:
@@ -263,7 +286,9 @@ class Shipper:
         while True:
             self._created.clear()
             try:
-                body = self._builder.build(cut, self._clock.now_ms())
+                # Larger than any before, whatever the clock says.
+                version = max(self._clock.now_ms(), self._tree.at_ms + 1, self._version + 1)
+                body = self._builder.build(cut, version)
             except Disturbed:
                 # The changes since are durable too, and belong to the same piece.
                 self._orphans += self._created
@@ -272,6 +297,8 @@ class Shipper:
                 continue
             break
         self._journal.settle(cut)
+        write_version(self._files, self._root, version)
+        self._version = version
         seq = self._add(body.data)
         data = owner.last_piece
         header, view = decode_piece(piece_key(seq), data)

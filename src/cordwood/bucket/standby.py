@@ -41,6 +41,7 @@ from cordwood.bucket.patience import PatientStore
 from cordwood.bucket.replica import Replica, ignore
 from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, BucketState
 from cordwood.bucket.state import BodyTable, BucketFiles, ObjectReader
+from cordwood.bucket.versions import write_version
 from cordwood.disk import Files, Lock, join
 from cordwood.errors import BucketRefused, LogClosed, ObjectMissing, OwnerFenced
 from cordwood.host import Host, awake_and_asleep_ms
@@ -338,7 +339,8 @@ class Standby:
         taken = self._replica.claim(nonce, self._options.lease_ms, before, on_piece)
         if self._own is None:
             self._copy.sync()
-            note_attached(files, data, attached=True)
+            write_version(files, data, self._replica.tree.at_ms)
+            note_attached(files, data, taken[0].epoch)
         return taken
 
     # --- waiting ----------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class FileTrack:
         "dirty",
         "disturbed",
         "in_cut",
+        "in_flight",
         "opened",
         "path",
         "serial",
@@ -74,6 +75,19 @@ class FileTrack:
         #: What the last cut has of the file, until it is settled, and how often that was changed or lost.
         self.in_cut: FileChange | None = None
         self.disturbed = 0
+        #: From where on a write or a truncation changes the file that began and is not noted yet. Set without
+        #: the lock, by the one thread that writes to the file.
+        self.in_flight: int | None = None
+
+    @property
+    def kept(self) -> int:
+        """The bytes of the file that are kept in memory, but for those of the cut."""
+        waiting = sum(later.patches.kept for _, later in self.waiting) if self.waiting else 0
+        return self.change.patches.kept + self.unsynced.patches.kept + waiting
+
+    def forget(self) -> None:
+        """Forget every change that is in no cut."""
+        self.change, self.unsynced, self.waiting = FileChange(), FileChange(), []
 
     def take_unsynced(self) -> None:
         """Count what is not synced as if it were: a power cut may keep it."""

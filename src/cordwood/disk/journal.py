@@ -26,6 +26,7 @@ RECORD_SUFFIXES = (".log", ".sum", ".index", ".oidx")
 #: The bytes of a file, and of all files, that are kept in memory between two cuts.
 KEPT_PER_FILE = 64 << 10
 KEPT_IN_ALL = 16 << 20
+_NO_END = 1 << 63
 
 
 class DiskJournal:
@@ -50,6 +51,8 @@ class DiskJournal:
         self._waiting_topics: set[str] = set()
         self._exempt = threading.local()
         self._kept = 0
+        #: The paths that a rename under way takes away or replaces.
+        self._renaming: list[str] = []
 
     @property
     def number(self) -> int:
@@ -141,7 +144,7 @@ class DiskJournal:
         for track in self._dirty:
             assert track.path is not None, "a file without a path has changes"
             if track.is_overwritten():
-                track.take_unsynced()
+                self._take_unsynced(track)
             change = track.change
             track.change, track.dirty, track.in_cut = FileChange(), False, change
             track.change.size = change.size
@@ -159,7 +162,7 @@ class DiskJournal:
                 track.in_cut = None
                 if track.disturbed != each.disturbed and track.path is not None:
                     # What disturbed it may not be synced yet; a power cut may keep it all the same.
-                    track.take_unsynced()
+                    self._take_unsynced(track)
                     self._soil(track)
             extended = cut.then(self._cut())
             for path, each in extended.files.items():
@@ -170,7 +173,14 @@ class DiskJournal:
     def is_undisturbed(self, change: CutChange) -> bool:
         """Return whether the bytes of a cut that were read from the file by now are those of the cut."""
         with self._lock:
-            return change.track.disturbed == change.disturbed
+            track, path = change.track, change.track.path
+            if track.disturbed != change.disturbed or path is None:
+                return False
+            # A change that began before the bytes were read is noted only when it has ended.
+            start = track.in_flight
+            if start is not None and change.change.patches.overlaps(start, _NO_END):
+                return False
+            return all(path != each and not path.startswith(f"{each}/") for each in self._renaming)
 
     def settle(self, cut: JournalCut) -> None:
         """Forget *cut*, whose bytes were read: from now on its files may change."""
@@ -236,6 +246,8 @@ class DiskJournal:
         end = position + size
         data = b"".join([bytes(each) for each in buffers])[:size] if size <= KEPT_PER_FILE else None
         with self._lock:
+            if track.path is None:
+                return
             if track.in_cut is not None and track.in_cut.patches.overlaps(position, end):
                 track.disturbed += 1
             track.size = max(track.size, end)
@@ -249,6 +261,8 @@ class DiskJournal:
     def truncated(self, track: FileTrack, size: int, *, at_once: bool) -> None:
         """Note that the file was cut or lengthened to *size* bytes."""
         with self._lock:
+            if track.path is None:
+                return
             change = track.change if at_once else track.unsynced
             if size < track.size:
                 track.disturbed += 1
@@ -277,13 +291,26 @@ class DiskJournal:
     def synced(self, track: FileTrack, serial: int) -> None:
         """Note that the sync *serial* succeeded: everything that was written before it began is durable."""
         with self._lock:
+            kept = track.kept
             while track.waiting and track.waiting[0][0] <= serial:
                 _, later = track.waiting.pop(0)
-                kept = track.change.patches.kept + later.patches.kept
                 track.change = track.change.then(later)
-                self._kept += track.change.patches.kept - kept
-                self._forget_bytes_of(track.change)
+            self._kept += track.kept - kept
+            self._forget_bytes_of(track.change)
             self._soil(track)
+
+    @contextlib.contextmanager
+    def renaming(self, *paths: str | None) -> Iterator[None]:
+        """Note that *paths* are being renamed or replaced, until the block ends; None if one is ignored."""
+        changing = [path for path in paths if path is not None]
+        with self._lock:
+            self._renaming += changing
+        try:
+            yield
+        finally:
+            with self._lock:
+                for path in changing:
+                    self._renaming.remove(path)
 
     def renamed(
         self, source: str | None, target: str | None, full_target: str, *, is_directory: bool
@@ -354,8 +381,10 @@ class DiskJournal:
 
     def _include(self, path: str, size: int) -> None:
         track = self._tracks.get(path) or self._track(path, size)
-        self._kept -= track.change.patches.kept
-        track.change, track.size = FileChange(), size
+        # All of the file is read, also what is not synced yet.
+        self._kept -= track.kept
+        track.forget()
+        track.size = size
         track.change.fresh, track.change.size = True, size
         track.change.patches.put(Stretch(0, size, None))
         self._soil(track)
@@ -381,7 +410,8 @@ class DiskJournal:
 
     def _forget(self, track: FileTrack) -> None:
         track.path, track.disturbed = None, track.disturbed + 1
-        self._kept -= track.change.patches.kept
+        self._kept -= track.kept
+        track.forget()
         track.dirty = False
         self._dirty.pop(track, None)
 
@@ -393,6 +423,11 @@ class DiskJournal:
 
     def _count(self) -> None:
         self._number += 1
+
+    def _take_unsynced(self, track: FileTrack) -> None:
+        kept = track.kept
+        track.take_unsynced()
+        self._kept += track.kept - kept
 
     def _put(self, change: FileChange, stretch: Stretch) -> None:
         kept = change.patches.kept

@@ -41,9 +41,11 @@ class JournaledFiles:
     def rename(self, source: str, target: str) -> None:
         """Give *source* the name *target* in one step; see `Files.rename`."""
         is_directory = self._inner.is_directory(source)
-        self._inner.rename(source, target)
         journal = self._journal
-        journal.renamed(journal.relative(source), journal.relative(target), target, is_directory=is_directory)
+        old, new = journal.relative(source), journal.relative(target)
+        with journal.renaming(old, new):
+            self._inner.rename(source, target)
+            journal.renamed(old, new, target, is_directory=is_directory)
 
     def link(self, source: str, target: str) -> None:
         """Give the file *source* a second name; see `Files.link`."""
@@ -144,14 +146,24 @@ class JournaledFile(_PassedOn):
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         """Write *buffers*; see `File.write_at`."""
-        written = self._inner.write_at(position, buffers)
-        self._journal.written(self._track, position, buffers, written, at_once=self._is_at_once)
+        track = self._track
+        track.in_flight = position
+        try:
+            written = self._inner.write_at(position, buffers)
+            self._journal.written(track, position, buffers, written, at_once=self._is_at_once)
+        finally:
+            track.in_flight = None
         return written
 
     def truncate(self, size: int) -> None:
         """Shorten or lengthen the file; see `File.truncate`."""
-        self._inner.truncate(size)
-        self._journal.truncated(self._track, size, at_once=self._is_at_once)
+        track = self._track
+        track.in_flight = size
+        try:
+            self._inner.truncate(size)
+            self._journal.truncated(track, size, at_once=self._is_at_once)
+        finally:
+            track.in_flight = None
 
     def preallocate(self, size: int) -> None:
         """Make the file longer; see `File.preallocate`."""

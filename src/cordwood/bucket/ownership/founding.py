@@ -54,8 +54,10 @@ def read_identity() -> Steps[BucketIdentity | None]:
         return decode_identity(stored.data)
 
 
-def found(identity: BucketIdentity, nonce: str) -> Steps[None]:
+def found(identity: BucketIdentity, nonce: str, epoch: int = 0) -> Steps[None]:
     """Begin the log of *identity* in an empty bucket, or finish what an earlier try began.
+
+    The epochs of its owners are above *epoch*.
 
     Raises:
         BucketRefused: If another log is there.
@@ -65,7 +67,7 @@ def found(identity: BucketIdentity, nonce: str) -> Steps[None]:
         # The manifest is older than the identity. If it is gone the log is damaged, and not an empty one.
         _check_whose(there, identity)
         return
-    first = LogManifest(revision=0, epoch=0, nonce=nonce)
+    first = LogManifest(revision=0, epoch=epoch, nonce=nonce)
     # The identity is last: without it there is no log, so a crash before it leaves nothing half made.
     yield from _create(MANIFEST_KEY, encode_manifest(first))
     yield from _create(IDENTITY_KEY, encode_sealed(identity))

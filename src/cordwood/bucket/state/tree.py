@@ -61,7 +61,8 @@ Directory: TypeAlias = "dict[str, Directory | BucketTreeFile]"
 class Tree:
     """All files of the log. One thread at a time.
 
-    ``touched`` has the files that changed since it was last cleared, ``gone`` those that went.
+    ``touched`` has the files and directories that changed since it was last cleared, ``gone`` those that
+    went.
     """
 
     def __init__(self) -> None:
@@ -197,13 +198,15 @@ class Tree:
         return self._directory(above), name
 
     def _directory(self, path: str) -> Directory:
-        node = self.root
+        node, end = self.root, 0
         for name in path.split("/") if path else ():
             below = node.get(name)
+            end += len(name) + 1
             if not isinstance(below, dict):
                 if below is not None:
                     self._unname(below.extents)
                 below = node[name] = {}
+                self.touched.add(path[: end - 1])
             node = below
         return node
 
@@ -217,9 +220,11 @@ class Tree:
             for below, file in self.files(node, f"{path}/"):
                 self._unname(file.extents)
                 self._lose(below)
+            for below in self.directories(node, f"{path}/"):
+                self._lose(below)
         else:
             self._unname(node.extents)
-            self._lose(path)
+        self._lose(path)
 
     def _lose(self, path: str) -> None:
         self.touched.discard(path)

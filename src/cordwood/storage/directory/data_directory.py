@@ -43,6 +43,7 @@ from cordwood.storage.meta import (
     SecurityStore,
     check_regular_directory,
     identity,
+    read_takeover,
 )
 from cordwood.storage.shared import SharedTopics
 from cordwood.storage.sink import NO_INTENTS, OpenIntents, Publisher
@@ -126,6 +127,7 @@ class DataDirectory:
         self._lock = files.lock(join(opening.path, "meta", "lock"), opening.holder)
         try:
             opening.prepare()
+            self._takeover = read_takeover(files, opening.path)
             # Checked again under the lock, because another process may have created it in between.
             first_boot = identity.is_first_boot(files, opening.path)
             if first_boot:
@@ -232,6 +234,7 @@ class DataDirectory:
             self.handles.urgently,
             self.failures.report,
             lambda: settings.broker.producer_id_expiration_ms,
+            takeover=self._takeover,
             remote=opening.remote,
         )
 

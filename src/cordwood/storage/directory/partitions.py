@@ -20,6 +20,8 @@ from cordwood.storage.log import (
     Spool,
     WritablePartition,
     begin_spool,
+    current_epoch,
+    first_epoch,
     read_state,
     spool,
     state_path,
@@ -131,7 +133,8 @@ class DirectoryPartitions:
         if log is None:
             entry = find_entry(self._catalogue, topic, partition)
             first = self._settings.config_of(entry.config).initial_offset
-            return UnusedPartition(first, lambda: self._wait_for_use(topic, partition))
+            epoch = first_epoch(self._context.takeover)
+            return UnusedPartition(first, lambda: self._wait_for_use(topic, partition), epoch)
         return log
 
     def _wait_for_use(self, topic: str, partition: int) -> WritablePartition:
@@ -159,9 +162,10 @@ class DirectoryPartitions:
             return self.shared.log().log.leader_epoch
         files, directory = self._context.files, partition_directory(self._path, topic, partition)
         try:
-            # Without the file there is no record yet, and the first one begins epoch 0.
-            exists = files.exists(state_path(directory))
-            return read_state(files, directory).leader_epoch if exists else UnusedPartition.leader_epoch
+            takeover = self._context.takeover
+            if not files.exists(state_path(directory)):
+                return first_epoch(takeover)
+            return current_epoch(read_state(files, directory), takeover)
         except OSError as error:
             raise as_storage_error(error, f"reading partition {partition} of {topic}") from error
 

@@ -19,12 +19,13 @@ from cordwood.storage.log import (
 class UnusedPartition:
     """An empty log at its first offset. *wait_for_use* returns the log once it has a record."""
 
-    #: The leader epoch of the first record.
-    leader_epoch = 0
-
-    def __init__(self, first_offset: int, wait_for_use: Callable[[], Partition]) -> None:
+    def __init__(
+        self, first_offset: int, wait_for_use: Callable[[], Partition], leader_epoch: int = 0
+    ) -> None:
+        """*leader_epoch* is that of the first record."""
+        self.leader_epoch = leader_epoch
         self.log_start_offset = self.high_watermark = self.log_end_offset = first_offset
-        self.epochs = (Epoch(self.leader_epoch, first_offset),)
+        self.epochs = (Epoch(leader_epoch, first_offset),)
         self._wait_for_use = wait_for_use
 
     @property

@@ -29,7 +29,7 @@ from cordwood.formats import (
 from cordwood.index import NO_TIMESTAMP
 from cordwood.records import Header
 from cordwood.storage.log.active_segment import must_seal, segment_ms_of
-from cordwood.storage.log.changes import NoteTransactional, Roll, Spread, cut_frames
+from cordwood.storage.log.changes import BeginEpoch, NoteTransactional, Roll, Spread, cut_frames
 from cordwood.storage.log.log_core import LogCore, end_of
 from cordwood.storage.log.spooling import Spool
 from cordwood.storage.log.state import age_from
@@ -349,6 +349,8 @@ class AppendingLog(LogCore):
         base = self.end.next_offset
         if expected_offset is not None and expected_offset != base:
             raise UnexpectedOffset(expected_offset, base)
+        if self.state.takeover < self.context.takeover:
+            BeginEpoch(self).make()
         if self._microseconds:
             now_us = max(clock.now_us(), self.last_assigned_us)
             return AppendSlot(base, self.state.leader_epoch, now_us // 1000, clock.monotonic_ns(), now_us)

@@ -58,6 +58,8 @@ class LogContext:
     """Told of each partition that has more to read, or was failed or closed."""
     remote: RemoteAcks | None = None
     """Where records of topics with ``cordwood.remote.acks`` have to be before they are acknowledged."""
+    takeover: int = 0
+    """The newest takeover of the directory from another machine; see `read_takeover`."""
     changed: set[PartitionLog] = field(default_factory=set)
     """Logs that have a chain, and something that it does not have yet. Any thread adds and takes."""
     unhashed: set[PartitionLog] = field(default_factory=set)

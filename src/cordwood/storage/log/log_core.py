@@ -21,7 +21,7 @@ from cordwood.storage.log.mark_writer import ActiveEnd, MarkKeeper
 from cordwood.storage.log.producers import ProducerKeeper
 from cordwood.storage.log.reading import LogReader, Standing, View, VisibilityHold
 from cordwood.storage.log.segment import Segment
-from cordwood.storage.log.state import Epoch, PartitionState
+from cordwood.storage.log.state import Epoch, PartitionState, current_epoch, epochs_below
 from cordwood.telemetry import GROUP_COMMIT_RECORDS, SEGMENTS, SYNC_SECONDS
 
 NO_LIMIT = 1 << 62
@@ -128,13 +128,18 @@ class LogCore(ABC):
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch that records are appended under."""
-        return self.view.state.leader_epoch
+        """The leader epoch that the next record gets."""
+        return current_epoch(self.view.state, self.context.takeover)
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """The leader epochs of the log, oldest first."""
-        return self.view.state.epochs
+        """The leader epochs of the log, oldest first, and the one that the next record gets."""
+        # The end first: the first append that moves it begins the epoch.
+        end_offset, state = self.end.next_offset, self.view.state
+        epoch = current_epoch(state, self.context.takeover)
+        if epoch == state.leader_epoch:
+            return state.epochs
+        return (*epochs_below(state.epochs, end_offset), Epoch(epoch, end_offset))
 
     @property
     def log_start_offset(self) -> int:

@@ -17,6 +17,10 @@ from cordwood.storage.meta import check_stored_number, check_stored_place
 #: until it gets the first one of either.
 LAYOUT_VERSION = 3
 SPARSE_TIMES_VERSION = 2
+#: How many leader epochs are left to each takeover, for truncations by its owner; see `current_epoch`.
+EPOCHS_PER_TAKEOVER = 16
+#: Frames have 31 bits for their leader epoch. Above this number takeovers do not count any more.
+_TAKEOVER_EPOCH_MAX = 1 << 30
 
 
 class SealedInfo(msgspec.Struct, frozen=True):
@@ -127,6 +131,8 @@ class PartitionState(msgspec.Struct, frozen=True, kw_only=True):
     removing: tuple[int, ...] = ()
     #: Whether it has, or ever had, records of transactions.
     transactional: bool = False
+    #: The takeover of the directory that was the newest one when ``leader_epoch`` began.
+    takeover: int = 0
 
     def epochs_within(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
         """Return (start offset, epoch) of the leader epochs that frames of [start, end) carry."""
@@ -214,19 +220,59 @@ def transactional_state(state: PartitionState) -> PartitionState:
     return msgspec.structs.replace(state, format=LAYOUT_VERSION, transactional=True)
 
 
-def truncated_state(state: PartitionState, cut: Cut) -> PartitionState:
-    """Return the state that commits a truncation: the segment that is cut is active again and ends there."""
-    end = cut.end
-    epoch = state.leader_epoch + 1
-    sealed = next((s for s in state.sealed if s.base == end.base), None)
-    generation = state.active_generation if sealed is None else sealed.generation
-    # An epoch that began at or after the cut has no records left.
-    epochs = tuple(e for e in state.epochs if e.start_offset < end.next_offset)
+def current_epoch(state: PartitionState, takeover: int) -> int:
+    """Return the leader epoch that the next record gets, in a directory whose newest takeover is *takeover*.
+
+    A machine that takes a log over does not know what its last owner appended and never shipped. So it begins
+    an epoch of its own, which depends on the number of the takeover: two machines that take over one after
+    the other, from the same state, must not begin the same one. Whoever shipped nothing of it may have
+    truncated the log too, hence `EPOCHS_PER_TAKEOVER`.
+    """
+    if state.takeover >= takeover:
+        return state.leader_epoch
+    return max(state.leader_epoch + 1, min(takeover * EPOCHS_PER_TAKEOVER, _TAKEOVER_EPOCH_MAX))
+
+
+def first_epoch(takeover: int) -> int:
+    """Return the leader epoch of the first record of a partition that was never used; see `current_epoch`."""
+    return min(takeover * EPOCHS_PER_TAKEOVER, _TAKEOVER_EPOCH_MAX)
+
+
+def begun_state(state: PartitionState, end: Bound, takeover: int) -> PartitionState:
+    """Return the state in which the epoch of *takeover* has begun at *end*, where the log ends."""
+    epoch = current_epoch(state, takeover)
+    assert epoch > state.leader_epoch, "the epoch of the takeover has begun already"
+    assert end.base == state.active_base, "an epoch begins in the active segment"
     return msgspec.structs.replace(
         state,
         leader_epoch=epoch,
-        epochs=(*epochs, Epoch(epoch, end.next_offset)),
+        epochs=(*epochs_below(state.epochs, end.next_offset), Epoch(epoch, end.next_offset)),
         epoch_start=end,
+        takeover=takeover,
+    )
+
+
+def epochs_below(epochs: Iterable[Epoch], end_offset: int) -> tuple[Epoch, ...]:
+    """Return the epochs that have records in a log that ends at *end_offset*."""
+    return tuple(each for each in epochs if each.start_offset < end_offset)
+
+
+def truncated_state(state: PartitionState, cut: Cut, takeover: int = 0) -> PartitionState:
+    """Return the state that commits a truncation: the segment that is cut is active again and ends there.
+
+    *takeover* is the newest takeover of the directory.
+    """
+    end = cut.end
+    # Clients may know the epoch of the takeover already: it ended, for them, where the log ended.
+    epoch = current_epoch(state, takeover) + 1
+    sealed = next((s for s in state.sealed if s.base == end.base), None)
+    generation = state.active_generation if sealed is None else sealed.generation
+    return msgspec.structs.replace(
+        state,
+        leader_epoch=epoch,
+        epochs=(*epochs_below(state.epochs, end.next_offset), Epoch(epoch, end.next_offset)),
+        epoch_start=end,
+        takeover=max(state.takeover, takeover),
         active_base=end.base,
         sealed=tuple(s for s in state.sealed if s.base < end.base),
         truncating=cut,

@@ -54,8 +54,10 @@ from cordwood.storage.meta.security_entries import (
     quota_key,
 )
 from cordwood.storage.meta.shares import check_shares
+from cordwood.storage.meta.takeovers import BUCKET_RECORD, largest_takeover, read_takeover
 
 __all__ = [
+    "BUCKET_RECORD",
     "PARTITIONS_MAX",
     "SHARED_TOPIC",
     "TRANSACTIONS_TOPIC",
@@ -98,12 +100,14 @@ __all__ = [
     "identity",
     "identity_path",
     "is_shared",
+    "largest_takeover",
     "local_path",
     "named_by",
     "partition_directory",
     "quota_key",
     "read_catalogue",
     "read_identity",
+    "read_takeover",
     "topic_name_fault",
     "was_closed_cleanly",
 ]

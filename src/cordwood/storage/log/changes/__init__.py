@@ -3,6 +3,7 @@
 from cordwood.storage.log.changes import adoption, swapping, truncation
 from cordwood.storage.log.changes.adoption import Adopt
 from cordwood.storage.log.changes.advancing import AdvanceLogStart
+from cordwood.storage.log.changes.beginning import BeginEpoch
 from cordwood.storage.log.changes.noting import NoteSealed, NoteTransactional
 from cordwood.storage.log.changes.rolling import Roll
 from cordwood.storage.log.changes.spreading import Spread, cut_frames
@@ -22,6 +23,7 @@ __all__ = [
     "TOMB_SUFFIX",
     "Adopt",
     "AdvanceLogStart",
+    "BeginEpoch",
     "NoteSealed",
     "NoteTransactional",
     "Roll",

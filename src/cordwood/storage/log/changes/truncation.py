@@ -77,7 +77,8 @@ class Truncate(SegmentChange):
 
     def commit(self) -> PartitionState:
         """Write the state that has the new end and the next leader epoch."""
-        return commit_cut(self.log.context.files, self.log.directory, self.log.state, self._cut)
+        context = self.log.context
+        return commit_cut(context.files, self.log.directory, self.log.state, self._cut, context.takeover)
 
     def apply(self, state: PartitionState) -> None:
         """Cut the files, and append after the cut from now on."""
@@ -158,10 +159,12 @@ def _copy(
         file.sync()
 
 
-def commit_cut(files: Files, directory: str, state: PartitionState, cut: Cut) -> PartitionState:
+def commit_cut(
+    files: Files, directory: str, state: PartitionState, cut: Cut, takeover: int = 0
+) -> PartitionState:
     """Write the state with the new log end, and return it. After this the truncation has happened."""
     assert state.truncating is None, "the truncation before is not finished"
-    committed = truncated_state(state, cut)
+    committed = truncated_state(state, cut, takeover)
     write_state(files, directory, committed)
     return committed
 
