@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,13 +45,16 @@ def named_files(page: str) -> Iterator[tuple[str, str]]:
 
 
 class Shell:
-    """Runs the commands of a page in one directory; what ends in ``&`` runs on until ``kill %1``."""
+    """Runs the commands of a page in one directory; what ends in ``&`` runs on until ``kill %1``.
 
-    def __init__(self, directory: Path) -> None:
+    *ports* are ports that the page names and that are others in truth.
+    """
+
+    def __init__(self, directory: Path, ports: Mapping[str, str] | None = None) -> None:
         with ExitStack() as free:
             sockets = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
             found = [str(one.getsockname()[1]) for one in sockets]
-        self._ports = dict(zip(PORTS, found, strict=True))
+        self._ports = {**dict(zip(PORTS, found, strict=True)), **(ports or {})}
         self._directory = directory
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         self._environment = environment({"PATH": path, "LC_ALL": "C.UTF-8"})
@@ -76,6 +79,12 @@ class Shell:
         command = self._inward(command)
         if command == "kill %1":
             self.close()
+            return ""
+        if command == "kill -9 %1":
+            self._kill()
+            return ""
+        if exported := re.fullmatch(r"export (\w+)=(\S+)", command):
+            self._environment[exported[1]] = exported[2]
             return ""
         if command.endswith("&"):
             arguments = ["bash", "-c", f"exec {command.removesuffix('&')}"]
@@ -102,6 +111,12 @@ class Shell:
             server.communicate(timeout=SECONDS_MAX)
             assert server.returncode == 0
 
+    def _kill(self) -> None:
+        server, self._server = self._server, None
+        assert server is not None, "no server runs"
+        server.kill()
+        server.communicate(timeout=SECONDS_MAX)
+
 
 def matches(promised: str, printed: str) -> bool:
     """Compare, with ``…`` standing for anything within a line, and for any lines where it is alone in one."""
@@ -112,10 +127,10 @@ def matches(promised: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed) is not None
 
 
-def check_page(page: Path, directory: Path) -> int:
-    """Run everything on a page; return how many commands printed what it says."""
+def check_page(page: Path, directory: Path, ports: Mapping[str, str] | None = None) -> int:
+    """Run everything on a page; return how many commands printed what it says. See `Shell` for *ports*."""
     text = page.read_text()
-    shell = Shell(directory)
+    shell = Shell(directory, ports)
     compared = 0
     try:
         for name, content in named_files(text):
