@@ -461,6 +461,7 @@ _OF_THE_NODE = {
     "directory.identity",
     "directory.path",
     "find_news",
+    "may_acknowledge",
     "new_producer_id",
     "peek",
     "read",

@@ -56,8 +56,14 @@ def new_nonce() -> str:
 class ShippedTree:
     """The directory ``/data`` on a disk in memory, and its owner in a bucket."""
 
-    def __init__(self, inner: MemoryFiles, store: ObjectStore, root: str = "/data") -> None:
-        self.inner, self.store, self.root = inner, store, root
+    def __init__(
+        self,
+        inner: MemoryFiles,
+        store: ObjectStore,
+        root: str = "/data",
+        limits: ShippingLimits = SMALL_LIMITS,
+    ) -> None:
+        self.inner, self.store, self.root, self._limits = inner, store, root, limits
         inner.make_directories(root)
         self.journal = DiskJournal(inner, root, is_ignored)
         self.files = JournaledFiles(inner, self.journal, at_once=is_overwritten)
@@ -67,7 +73,7 @@ class ShippedTree:
     def own(self) -> None:
         """Take the log over with a new owner, which ships from now on."""
         self.shipper = Shipper(
-            self.store, self.inner, self.root, self.journal, Host(), new_nonce(), SMALL_LIMITS
+            self.store, self.inner, self.root, self.journal, Host(), new_nonce(), self._limits
         )
         self.shipper.take_over()
 

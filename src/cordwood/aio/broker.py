@@ -106,6 +106,12 @@ class AsyncBroker:
         """The URL of the metrics, or None if ``cordwood.metrics.listen`` is empty."""
         return self._started.metrics_url
 
+    async def topics(self) -> list[str]:
+        """Return the names of all topics, sorted, without those of the broker itself."""
+        assert self._calls is not None
+        broker = self._started
+        return await self._calls.run(lambda: broker.topics)
+
     async def close(self) -> None:
         """Answer pending requests, sync and close. Idempotent. Cancelling it does not stop the closing.
 

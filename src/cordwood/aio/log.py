@@ -18,6 +18,7 @@ from cordwood.storage.maintenance import MaintenanceReport, Planned
 from cordwood.storage.meta import TopicEntry
 
 if TYPE_CHECKING:
+    from cordwood.bucket import BucketLag
     from cordwood.evidence import SignedCheckpoint
 
 
@@ -45,6 +46,10 @@ class AsyncLog:
     def mapped_bytes(self) -> int:
         """The bytes of sealed segments that are mapped into memory now; see `cordwood.Log.mapped_bytes`."""
         return self._log.mapped_bytes
+
+    def bucket_lag(self) -> BucketLag | None:
+        """Return how far the bucket is behind: what is lost if this machine is. None without a bucket."""
+        return self._log.bucket_lag()
 
     @property
     def reports(self) -> list[RecoveryReport]:

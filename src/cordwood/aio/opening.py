@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cordwood.aio.engine import AsyncEngine
 from cordwood.aio.log import AsyncLog
@@ -14,6 +14,9 @@ from cordwood.disk import Files
 from cordwood.embedded import Log
 from cordwood.embedded import open as open_now
 from cordwood.host import Clock, Host
+
+if TYPE_CHECKING:
+    from cordwood.bucket import ObjectStore
 
 
 class LogOpening:
@@ -49,6 +52,7 @@ def open(  # noqa: A001 - the library is used as cordwood.aio.open
     sync: str | None = None,
     index_cache: int | Literal["all", "none"] | None = None,
     create: bool = True,
+    bucket: str | ObjectStore | None = None,
     files: Files | None = None,
     clock: Clock | None = None,
 ) -> LogOpening:
@@ -65,6 +69,7 @@ def open(  # noqa: A001 - the library is used as cordwood.aio.open
             sync=sync,
             index_cache=index_cache,
             create=create,
+            bucket=bucket,
             files=files,
             clock=clock,
         )

@@ -88,6 +88,10 @@ class Node:
         self._producer_ids = range(0)
         self._producer_guard = Lock()
 
+    def may_acknowledge(self) -> bool:
+        """Return whether what is synced may be acknowledged: no standby can have taken over meanwhile."""
+        return self.shipped is None or self.shipped.may_acknowledge()
+
     def append(self, topic: str, partition: int, batch: memoryview, topic_id: str | None = None) -> Placed:
         """Check and append a client's batch, in a writable buffer. Not durable on return.
 

@@ -1,7 +1,7 @@
 """The log in object storage: shipped as pieces, restored, taken over by a second machine."""
 
 from cordwood.bucket import probe
-from cordwood.bucket.opening import ShippedDirectory
+from cordwood.bucket.opening import BucketLag, ShippedDirectory, open_standby
 from cordwood.bucket.ownership import (
     BucketIdentity,
     FellBehind,
@@ -28,6 +28,7 @@ from cordwood.bucket.ownership import (
 )
 from cordwood.bucket.session import BucketOptions, options_of
 from cordwood.bucket.shipping import ShippingLimits, ShippingStatus
+from cordwood.bucket.standby import Standby, StandbyOptions, Standing
 from cordwood.bucket.state import MOUNT, BucketFiles, MountedFiles, ObjectReader
 from cordwood.bucket.viewing import BucketView, view_bucket
 
@@ -35,6 +36,7 @@ __all__ = [
     "MOUNT",
     "BucketFiles",
     "BucketIdentity",
+    "BucketLag",
     "BucketOptions",
     "BucketView",
     "FellBehind",
@@ -51,6 +53,9 @@ __all__ = [
     "ShippedDirectory",
     "ShippingLimits",
     "ShippingStatus",
+    "Standby",
+    "StandbyOptions",
+    "Standing",
     "Steps",
     "Stored",
     "add_piece",
@@ -59,6 +64,7 @@ __all__ = [
     "forget_collected",
     "found",
     "move_floor",
+    "open_standby",
     "options_of",
     "perform",
     "probe",

@@ -7,7 +7,7 @@ wrote to the bucket since, and then the bucket is right: local bytes that it lac
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import google_crc32c
@@ -35,16 +35,29 @@ COMPARED_BYTES = 1 << 20
 _QUARANTINE = "quarantine"
 
 
+class CopiedUpTo(msgspec.Struct, frozen=True):
+    """The directory has all pieces below ``next_seq``; the last one that counts has the hash ``previous``.
+
+    Later ones may be there in part: applying them again, in order, gives what they say. With the number 0 an
+    unknown part of the log is there, and nothing else.
+    """
+
+    next_seq: int = 0
+    previous: str = ""
+
+
 class BucketRecord(msgspec.Struct, frozen=True):
     """The content of ``meta/bucket.json``.
 
     ``nonces`` are those of this directory's ownerships, the newest last. It is not ``attached`` while files
-    of the bucket are fetched: a directory that has only some of them must never be shipped.
+    of the bucket are fetched: a directory that has only some of them must never be shipped. ``copied`` is set
+    while the directory is the copy of a standby: then all that it has comes from the bucket.
     """
 
     broker_id: str
     nonces: tuple[str, ...]
     attached: bool
+    copied: CopiedUpTo | None = None
 
 
 _DECODER = msgspec.json.Decoder(BucketRecord)
@@ -106,8 +119,19 @@ def note_attached(files: Files, data: str, *, attached: bool) -> None:
     """Record whether the directory has everything that the bucket had. Durable on return."""
     before = read_record(files, data)
     assert before is not None, "a directory without a bucket is not attached"
-    if before.attached != attached:
-        write_metadata(files, join(data, RECORD), msgspec.structs.replace(before, attached=attached))
+    if before.attached != attached or (attached and before.copied is not None):
+        copied = None if attached else before.copied
+        after = msgspec.structs.replace(before, attached=attached, copied=copied)
+        write_metadata(files, join(data, RECORD), after)
+
+
+def note_copied(files: Files, data: str, broker_id: str, copied: CopiedUpTo | None) -> None:
+    """Record that the directory is not attached, and how far it is a copy. Durable on return."""
+    before = read_record(files, data) or BucketRecord(broker_id, (), attached=False)
+    assert before.broker_id == broker_id, "a directory follows the log that it is of"
+    after = msgspec.structs.replace(before, attached=False, copied=copied)
+    if after != before or not files.exists(join(data, RECORD)):
+        write_metadata(files, join(data, RECORD), after)
 
 
 @dataclass(slots=True)
@@ -201,29 +225,44 @@ class Attachment:
 
     # --- the bucket is right ----------------------------------------------------------------------
 
-    def fetch_differences(self) -> None:
-        """Make the directory what the bucket says. Durable; what it had beyond that is in ``quarantine/``."""
+    def fetch_differences(
+        self, *, is_copy: bool = False, progress: Callable[[int], None] = lambda size: None
+    ) -> None:
+        """Make the directory what the bucket says. Durable; what it had beyond that is in ``quarantine/``.
+
+        With *is_copy* nothing is kept, because all that it has comes from the bucket. *progress* is told the
+        bytes that were fetched; what it raises ends the work.
+        """
         files, data = self._files, self._data
         kept = [path for path, is_directory in self._walk("") if not is_directory]
         for path in kept:
             stored = self._tree.find(path)
             if isinstance(stored, BucketTreeFile) and self._is_same(path):
                 continue
-            self._quarantine(path, stored if isinstance(stored, BucketTreeFile) else None)
+            if not is_copy:
+                self._quarantine(path, stored if isinstance(stored, BucketTreeFile) else None)
             files.unlink(join(data, path))
-        for path in self._tree.directories():
-            if files.exists(join(data, path)) and not files.is_directory(join(data, path)):
-                files.unlink(join(data, path))
-            files.make_directories(join(data, path))
-        for path, _ in self._tree.files():
-            if not files.exists(join(data, path)):
-                fetch_file(self._source, path, files, join(data, path))
-                self.report.fetched.append(path)
+        # First what says that it is a data directory: a crash may leave any part of the rest.
+        self._fetch(progress, lambda path: path.split("/", 1)[0] == "meta")
+        sync_directories(files, data, [path for path in self._tree.directories() if path == "meta"])
+        self._fetch(progress, lambda path: True)
         wanted = set(self._tree.directories())
         for path in sorted((path for path, is_directory in self._walk("") if is_directory), reverse=True):
             if path not in wanted and path.startswith("topics/"):
                 remove_tree(files, join(data, path))
         sync_directories(files, data, wanted)
+
+    def _fetch(self, progress: Callable[[int], None], chosen: Callable[[str], bool]) -> None:
+        """Make the directories and fetch the files that are *chosen*, as far as they are not there."""
+        files, data = self._files, self._data
+        for path in filter(chosen, self._tree.directories()):
+            if files.exists(join(data, path)) and not files.is_directory(join(data, path)):
+                files.unlink(join(data, path))
+            files.make_directories(join(data, path))
+        for path, _ in self._tree.files():
+            if chosen(path) and not files.exists(join(data, path)):
+                fetch_file(self._source, path, files, join(data, path), progress)
+                self.report.fetched.append(path)
 
     def _quarantine(self, path: str, stored: BucketTreeFile | None) -> None:
         """Keep what a local file has beyond the bytes that the bucket has of it, if it is a log."""

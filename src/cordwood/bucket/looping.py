@@ -24,8 +24,10 @@ class ShippingThread:
     ) -> None:
         """*on_failure* is told in that thread why nothing more is shipped, *warn* of what to look after."""
         self.shipper = session.shipper
-        self._interval_seconds = session.options.interval_ms / 1000
         self._lease_ms = session.shipper.lease_ms
+        self._interval_seconds = session.options.interval_ms / 1000
+        if self._lease_ms:
+            self._interval_seconds = min(self._interval_seconds, self._lease_ms / 3000)
         self._host = host
         self._on_failure = on_failure
         self._warn = warn

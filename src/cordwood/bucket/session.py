@@ -16,6 +16,7 @@ from cordwood.bucket.attaching import (
 )
 from cordwood.bucket.ownership import BucketIdentity, ObjectStore, found, perform, read_identity
 from cordwood.bucket.shipping import Shipper, ShippingLimits
+from cordwood.bucket.standby import Standing
 from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
 from cordwood.config import BrokerConfig
 from cordwood.disk import DiskJournal, Files, JournaledFiles
@@ -69,8 +70,8 @@ class BucketSession:
         self._nonce = nonce
         self._known: BucketIdentity | None = None
 
-    def attach(self) -> None:
-        """Bring the directory and the bucket together.
+    def attach(self, standing: Standing | None = None) -> None:
+        """Bring the directory and the bucket together. *standing* has taken the log over for it already.
 
         Raises:
             BucketRefused: If the bucket has the log of another broker. Nothing has changed.
@@ -91,8 +92,15 @@ class BucketSession:
                 "each log needs a prefix of its own"
             )
         record = read_record(self._inner, self._data)
-        note_nonce(self._inner, self._data, known.broker_id, self._nonce, attached=False)
-        tree = self.shipper.take_over(self.options.lease_ms)
+        if standing is None:
+            note_nonce(self._inner, self._data, known.broker_id, self._nonce, attached=False)
+            tree = self.shipper.take_over(self.options.lease_ms)
+        else:
+            if record is None or record.nonces[-1:] != (self._nonce,) or not record.attached:
+                raise BucketRefused(f"{self._data} was changed by another process during the takeover")
+            tree = self.shipper.adopt(standing.owner, standing.state, standing.sent_ms)
+            if standing.is_copy:
+                return
         attachment = Attachment(self._inner, self._data, tree, self._source(tree))
         nonces = record.nonces if record is not None and record.attached else ()
         complete = broker_id is not None and self.shipper.is_continued_by(nonces)
@@ -100,6 +108,7 @@ class BucketSession:
             attachment.ship_differences(self.journal)
         else:
             note_attached(self._inner, self._data, attached=False)
+            identity.mark_unclean(self._inner, self._data)
             attachment.fetch_differences()
         note_attached(self._inner, self._data, attached=True)
         self.report = attachment.report

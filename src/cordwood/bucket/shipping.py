@@ -19,6 +19,7 @@ from cordwood.bucket.ownership import (
     LogManifest,
     LogPiece,
     ObjectStore,
+    OwnerLease,
     Ownership,
     PageRef,
     Pause,
@@ -37,8 +38,10 @@ from cordwood.bucket.ownership import (
     perform,
     piece_key,
     read_manifest,
+    renew_claim,
     take_over,
 )
+from cordwood.bucket.patience import PatientStore
 from cordwood.bucket.state import (
     PAGE_BYTES_MAX,
     BodyBuilder,
@@ -50,9 +53,9 @@ from cordwood.bucket.state import (
     page_of,
     read_page,
 )
-from cordwood.disk import DiskJournal, Names, ReadableFiles, changed_bytes
-from cordwood.errors import BucketDamaged, BucketRefused, LogClosed, OwnerFenced, StoreUnavailable
-from cordwood.host import Host
+from cordwood.disk import DiskJournal, ReadableFiles, changed_bytes
+from cordwood.errors import BucketDamaged, LogClosed, OwnerFenced, StoreUnavailable
+from cordwood.host import Host, awake_and_asleep_ms
 
 Result = TypeVar("Result")
 #: The first wait after a request failed, and the longest one.
@@ -86,12 +89,32 @@ class ShippingStatus(NamedTuple):
 
 
 class BucketState(NamedTuple):
-    """The state of the log in a bucket, and how far its pieces were read."""
+    """The state of the log in a bucket when it was taken over."""
 
+    #: The manifest that the claim replaced.
+    manifest: LogManifest
     tree: Tree
-    reading: Reading
-    #: The pieces since the floor, by their keys.
+    #: The pieces since the floor that have a body, by their keys.
     pieces: dict[str, bytes]
+    #: The nonces of the owners of those pieces.
+    changed_by: list[str]
+
+
+def is_continued_by(manifest: LogManifest, changed_by: Container[str], nonces: Container[str]) -> bool:
+    """Return whether only owners with *nonces* changed anything since the first of their pieces.
+
+    *changed_by* are the owners of the pieces since the floor that have a body. An owner that shipped nothing
+    has changed nothing.
+    """
+    if not manifest.owners:
+        # The log was founded, and its founder had no time to ship anything.
+        return True
+    for owner in reversed(manifest.owners):
+        if owner.nonce in nonces:
+            return True
+        if owner.first_seq < manifest.floor or owner.nonce in changed_by:
+            return False
+    return False
 
 
 def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int], None]) -> Tree:
@@ -123,54 +146,6 @@ def apply_piece(tree: Tree, piece: LogPiece) -> None:
     tree.apply(table, key, HEAD_SIZE + content_at)
 
 
-class PatientStore:
-    """A store whose refusals are no end: permissions and buckets come back, and until then there is only lag.
-
-    Any thread may call any method.
-    """
-
-    def __init__(self, inner: ObjectStore, warn: Callable[[str], None]) -> None:
-        self._inner = inner
-        self._warn = warn
-        #: The last refusal, until the store answers again.
-        self.refusal: BucketRefused | None = None
-
-    def get(self, key: str) -> Stored:
-        """See `ObjectStore.get`."""
-        return self._patiently(lambda: self._inner.get(key))
-
-    def get_range(self, key: str, start: int, size: int) -> bytes:
-        """See `ObjectStore.get_range`."""
-        return self._patiently(lambda: self._inner.get_range(key, start, size))
-
-    def create(self, key: str, data: bytes) -> str:
-        """See `ObjectStore.create`."""
-        return self._patiently(lambda: self._inner.create(key, data))
-
-    def replace(self, key: str, data: bytes, version: str) -> str:
-        """See `ObjectStore.replace`."""
-        return self._patiently(lambda: self._inner.replace(key, data, version))
-
-    def delete(self, key: str) -> None:
-        """See `ObjectStore.delete`."""
-        self._patiently(lambda: self._inner.delete(key))
-
-    def list(self, prefix: str, after: str = "") -> Names:
-        """See `ObjectStore.list`."""
-        return self._patiently(lambda: self._inner.list(prefix, after))
-
-    def _patiently(self, request: Callable[[], Result]) -> Result:
-        try:
-            result = request()
-        except BucketRefused as error:
-            if self.refusal is None:
-                self._warn(f"the store refuses to serve the bucket: {error}")
-            self.refusal = error
-            raise StoreUnavailable(str(error)) from error
-        self.refusal = None
-        return result
-
-
 class Shipper:
     """The owner of a log in a bucket. Used by one thread; `status`, `wait`, `stop` by any."""
 
@@ -195,6 +170,7 @@ class Shipper:
         self._created: list[str] = []
         self._orphans: list[str] = []
         self._owner: Ownership | None = None
+        self._lease = OwnerLease(0, 0)
         self._tree = Tree()
         self._pieces: dict[str, bytes] = {}
         self._unbundled = 0
@@ -207,7 +183,7 @@ class Shipper:
         self._give_up_ns: int | None = None
         self._give_up_seconds: float | None = None
         self._in_flight = 0
-        self._before: tuple[LogManifest, list[str]] | None = None
+        self._state: BucketState | None = None
         self.status = ShippingStatus(0, 0, 0, 0, clock.monotonic_ns())
 
     # --- taking over ------------------------------------------------------------------------------
@@ -221,36 +197,38 @@ class Shipper:
             BucketDamaged: If the state cannot be read.
         """
         pieces: list[LogPiece] = []
+        sent_ms = awake_and_asleep_ms(self._clock)
         current = perform(self._store, read_manifest(), self.pause)
         reading = Reading.from_floor(current.manifest)
         tree = load_pages(self._store, current.manifest, self.pause)
-        self._owner = perform(
-            self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause
-        )
-        self._tree = tree
+        owner = perform(self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause)
+        held = [piece for piece in pieces if piece.body]
         for piece in pieces:
-            self._fold(piece)
-        self._before = (current.manifest, [piece.header.nonce for piece in pieces if piece.body])
+            apply_piece(tree, piece)
+        by_key = {piece_key(piece.header.seq): piece.data for piece in held}
+        changed_by = [piece.header.nonce for piece in held]
+        return self.adopt(owner, BucketState(current.manifest, tree, by_key, changed_by), sent_ms)
+
+    def adopt(self, owner: Ownership, state: BucketState, sent_ms: int) -> Tree:
+        """Go on as *owner*, which took the log over in *state*, and return the state that the bucket has.
+
+        The takeover began at *sent_ms*, from when its lease counts.
+        """
+        self._owner, self._state = owner, state
+        self._lease = OwnerLease(owner.current.manifest.lease_ms, sent_ms)
+        self._tree, self._pieces = state.tree, dict(state.pieces)
+        self._unbundled = sum(map(len, self._pieces.values()))
         self._orphans = self._find_orphans()
-        self.status = self.status._replace(seq=self._owner.next_seq - 1)
-        return tree
+        self.status = self.status._replace(seq=owner.next_seq - 1)
+        return state.tree
 
     def is_continued_by(self, nonces: Container[str]) -> bool:
-        """Return whether only owners with *nonces* changed anything since the first of their pieces.
+        """Return whether only owners with *nonces* changed anything; see `is_continued_by`.
 
-        Those before the takeover are meant. An owner that shipped nothing has changed nothing.
+        Those before the takeover are meant.
         """
-        assert self._before is not None, "nothing is known of earlier owners before the takeover"
-        manifest, changed_by = self._before
-        if not manifest.owners:
-            # The log was founded, and its founder had no time to ship anything.
-            return True
-        for owner in reversed(manifest.owners):
-            if owner.nonce in nonces:
-                return True
-            if owner.first_seq < manifest.floor or owner.nonce in changed_by:
-                return False
-        return False
+        assert self._state is not None, "nothing is known of earlier owners before the takeover"
+        return is_continued_by(self._state.manifest, self._state.changed_by, nonces)
 
     def _fold(self, piece: LogPiece) -> None:
         apply_piece(self._tree, piece)
@@ -294,8 +272,7 @@ class Shipper:
                 continue
             break
         self._journal.settle(cut)
-        seq = perform(self._store, add_piece(owner, body.data), self.pause)
-        perform(self._store, confirm(owner), self.pause)
+        seq = self._add(body.data)
         data = owner.last_piece
         header, view = decode_piece(piece_key(seq), data)
         self._fold(LogPiece(header, view, owner.previous, data))
@@ -306,6 +283,22 @@ class Shipper:
         self._in_flight = 0
         self._note_shipped(cut.number)
         return True
+
+    def may_acknowledge(self) -> bool:
+        """Return whether the lease lasts: no other process can have taken the log over. Any thread."""
+        lease = self._lease
+        return not lease.lease_ms or lease.may_acknowledge(awake_and_asleep_ms(self._clock))
+
+    def _add(self, body: bytes) -> int:
+        """Create a piece that counts, and renew the lease; return its number."""
+        owner, sent_ms = self._owned(), awake_and_asleep_ms(self._clock)
+        seq = perform(self._store, add_piece(owner, body), self.pause)
+        perform(self._store, confirm(owner), self.pause)
+        if not self._lease.renew(sent_ms, awake_and_asleep_ms(self._clock)):
+            sent_ms = awake_and_asleep_ms(self._clock)
+            perform(self._store, renew_claim(owner), self.pause)
+            self._lease.restart(sent_ms)
+        return seq
 
     def condense_if_due(self) -> bool:
         """Write the state into pages if enough happened since the last time; return whether it was done.
@@ -400,7 +393,9 @@ class Shipper:
         """
         self._check_time()
         self.status = self.status._replace(retries=self.status.retries + 1)
-        wait_ms = min(BACKOFF_MS << min(attempt, 16), BACKOFF_MAX_MS)
+        # With a lease, clients wait for the store to be back.
+        longest_ms = max(self._lease.lease_ms // 6, BACKOFF_MS) if self._lease.lease_ms else BACKOFF_MAX_MS
+        wait_ms = min(BACKOFF_MS << min(attempt, 16), longest_ms, BACKOFF_MAX_MS)
         if self._stopped.wait(wait_ms / 1000):
             raise LogClosed("shipping to the bucket was stopped")
 
@@ -437,6 +432,9 @@ class Shipper:
     def _create(self, key: str, data: bytes) -> None:
         self._created.append(key)
         perform(self._store, create_object(key, data), self.pause)
+        if self._lease.is_due(awake_and_asleep_ms(self._clock)):
+            # Many objects take longer than a lease. The piece changes nothing, so it may come before them.
+            self._add(b"")
 
 
 def _page_count(count: int, pages: tuple[PageRef, ...]) -> int:

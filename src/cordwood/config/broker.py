@@ -288,7 +288,8 @@ class BrokerConfig(BrokerGroupConfig):
         limit("milliseconds"),
         -1,
         "How long the owner of the log in the bucket may acknowledge after it sent its last piece, so that a "
-        "standby can take over after that; 0 where no standby takes over by itself, -1 as it was before.",
+        "standby can take over after one and a half times as long; 0 where no standby takes over by itself, "
+        "-1 as it was before.",
     )
     retention_check_interval_ms: int = declare(
         "log.retention.check.interval.ms",

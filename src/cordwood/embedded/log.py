@@ -37,6 +37,7 @@ from cordwood.tenancy import suggest
 from cordwood.wording import counted
 
 if TYPE_CHECKING:
+    from cordwood.bucket import BucketLag, ShippedDirectory
     from cordwood.evidence import SignedCheckpoint
 
 #: How often leaves are added to chains that are behind their logs.
@@ -51,11 +52,13 @@ class Log:
         owned: DataDirectory | None = None,
         beside: ReadOnlyDirectory | None = None,
         clock: Clock | None = None,
+        shipped: ShippedDirectory | None = None,
     ) -> None:
         """Take the directory that this process writes, or the one that it reads beside a writer."""
         directory = owned if beside is None else beside
         assert directory is not None
         self._owned = owned
+        self._shipped = shipped
         self._beside = beside
         self._clock = clock or SystemClock()
         self._directory: DataDirectory | ReadOnlyDirectory = directory
@@ -112,6 +115,10 @@ class Log:
         They are in the page cache, which the system shrinks when memory is needed.
         """
         return self._directory.mapped_bytes
+
+    def bucket_lag(self) -> BucketLag | None:
+        """Return how far the bucket is behind: what is lost if this machine is. None without a bucket."""
+        return None if self._shipped is None else self._shipped.lag()
 
     @property
     def reports(self) -> list[RecoveryReport]:

@@ -76,7 +76,7 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     )
     shipped = None if bucket is None else _shipped(bucket, opening, host)
     directory = _opened(lambda: DataDirectory(opening if shipped is None else shipped.opening))
-    log = Log(owned=directory, clock=clock)
+    log = Log(owned=directory, clock=clock, shipped=shipped)
     try:
         if shipped is not None:
             shipped.start(directory.identity)

@@ -56,7 +56,8 @@
     │   ├── VersionChanged            the object was replaced meanwhile; nothing was written
     │   ├── BucketRefused             a store, or what is in it, that cannot be used
     │   ├── BucketDamaged             an object that is not what was written
-    │   └── OwnerFenced               another process took the log over
+    │   ├── OwnerFenced               another process took the log over
+    │   └── LeaseExpired              the bucket was away for too long to acknowledge
     └── StorageError              a problem of the disk or of its content
         ├── DirectoryLocked           another process writes this data directory
         ├── DirectoryRefused          not a data directory, or one that must not be opened
@@ -74,6 +75,7 @@ from cordwood.errors.bucket import (
     BucketDamaged,
     BucketError,
     BucketRefused,
+    LeaseExpired,
     ObjectExists,
     ObjectMissing,
     OwnerFenced,
@@ -162,6 +164,7 @@ __all__ = [
     "JobFailed",
     "LeaderEpochFenced",
     "LeaderEpochUnknown",
+    "LeaseExpired",
     "ListenFailed",
     "LogClosed",
     "LogFailed",
@@ -207,3 +210,7 @@ __all__ = [
     "WrongEventLoop",
     "WrongStream",
 ]
+
+for _name in __all__:
+    # Tracebacks and Spark's messages name an exception by its public name, and pickles find it there.
+    globals()[_name].__module__ = __name__

@@ -63,3 +63,15 @@ class OwnerFenced(BucketError):
         )
         self.epoch = epoch
         self.by = by
+
+
+class LeaseExpired(BucketError):
+    """The owner could not reach the bucket for longer than its lease, so a standby may have taken over.
+
+    The records are synced here. They are acknowledged if they are sent again once the bucket is back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the bucket was away for longer than the lease, so a standby may have taken over: try again"
+        )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from cordwood.host import process
-from cordwood.host.clock import Clock, SystemClock
+from cordwood.host.clock import Clock, SystemClock, awake_and_asleep_ms
 from cordwood.lazily import lazily
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ __all__ = [
     "WaitCondition",
     "WaitEvent",
     "WaitQueue",
+    "awake_and_asleep_ms",
     "closing_on_failure",
     "process",
 ]

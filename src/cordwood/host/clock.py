@@ -36,3 +36,13 @@ class SystemClock:
     def monotonic_ns(self) -> int:
         """Return nanoseconds of the monotonic clock."""
         return time.monotonic_ns()
+
+
+def awake_and_asleep_ms(clock: Clock) -> int:
+    """Return milliseconds since some fixed point, which also pass while the machine sleeps.
+
+    For promises to other machines. A clock that is not the machine's own knows no sleep.
+    """
+    if isinstance(clock, SystemClock) and hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return clock.monotonic_ns() // 1_000_000

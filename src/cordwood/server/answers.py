@@ -11,6 +11,7 @@ from cordwood.errors import (
     FrameTooLarge,
     LeaderEpochFenced,
     LeaderEpochUnknown,
+    LeaseExpired,
     LogClosed,
     NotAllowed,
     OffsetOutOfRange,
@@ -65,6 +66,8 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     # Consumers report this code with the offset; they would silently retry KAFKA_STORAGE_ERROR.
     (CorruptRange, ErrorCode.CORRUPT_MESSAGE),
     (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    # Clients retry; the records of an idempotent producer are then found to be there.
+    (LeaseExpired, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND),
     # The log was closed during the request: it is deleted, or the broker shuts down. Clients retry.
     (LogClosed, ErrorCode.NOT_LEADER_OR_FOLLOWER),
 )

@@ -33,7 +33,7 @@ from cordwood.storage.meta import catalogue_path, identity
 from cordwood.telemetry import Tracer, no_tracing
 
 if TYPE_CHECKING:
-    from cordwood.bucket import ShippedDirectory
+    from cordwood.bucket import ShippedDirectory, Standing
     from cordwood.embedded import Log
 
 _LOGGER = logging.getLogger("cordwood.bucket")
@@ -48,10 +48,12 @@ def open_node(
     *,
     listens: bool = False,
     host: Host | None = None,
+    standing: Standing | None = None,
 ) -> Node:
     """Open the data directory at *path*, created if it is missing, or one in memory if *path* is None.
 
-    *listens* says that the addresses of *config* will be listened at.
+    *listens* says that the addresses of *config* will be listened at. *standing* is a takeover of the log in
+    the bucket for this directory, by a standby.
 
     Raises:
         StorageError: If it is locked, not a data directory, or cannot be read.
@@ -82,7 +84,7 @@ def open_node(
         handles=process.handle_limit(),
         clock=host.clock,
     )
-    shipped = _shipped(opening, host, opened)
+    shipped = _shipped(opening, host, opened, standing)
     try:
         directory = DataDirectory(opening if shipped is None else shipped.opening)
         opened.append(directory)
@@ -105,14 +107,16 @@ def _bucket_failed(opened: Sequence[DataDirectory], error: CordwoodError) -> Non
             directory.failures.report(LogFailed(str(error)))
 
 
-def _shipped(opening: Opening, host: Host, opened: Sequence[DataDirectory]) -> ShippedDirectory | None:
+def _shipped(
+    opening: Opening, host: Host, opened: Sequence[DataDirectory], standing: Standing | None
+) -> ShippedDirectory | None:
     bucket = opening.config.bucket
     if not bucket:
         return None
     # Imported here: few brokers have a bucket.
     from cordwood.bucket import ShippedDirectory
 
-    return ShippedDirectory(bucket, opening, host, partial(_bucket_failed, opened), _LOGGER.warning)
+    return ShippedDirectory(bucket, opening, host, partial(_bucket_failed, opened), _LOGGER.warning, standing)
 
 
 def _check_ids(directory: DataDirectory) -> None:

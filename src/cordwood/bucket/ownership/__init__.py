@@ -2,6 +2,7 @@
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
 from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
+from cordwood.bucket.ownership.lease import OwnerLease, StandbyLease
 from cordwood.bucket.ownership.manifest import LogManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
@@ -21,6 +22,7 @@ from cordwood.bucket.ownership.objects import (
 from cordwood.bucket.ownership.owning import (
     KEEP_MS,
     Ownership,
+    VersionedManifest,
     add_piece,
     collect,
     confirm,
@@ -29,9 +31,11 @@ from cordwood.bucket.ownership.owning import (
     list_all,
     move_floor,
     read_manifest,
+    renew_claim,
     take_over,
 )
 from cordwood.bucket.ownership.piece import HEAD_SIZE, NONCE_DIGITS, decode_piece, hash_of, piece_key
+from cordwood.bucket.ownership.regaining import regain
 
 __all__ = [
     "HEAD_SIZE",
@@ -48,14 +52,17 @@ __all__ = [
     "LogOwner",
     "LogPiece",
     "ObjectStore",
+    "OwnerLease",
     "Ownership",
     "PageRef",
     "Pause",
     "Reading",
     "Replace",
     "Request",
+    "StandbyLease",
     "Steps",
     "Stored",
+    "VersionedManifest",
     "add_piece",
     "answer",
     "collect",
@@ -71,5 +78,7 @@ __all__ = [
     "piece_key",
     "read_identity",
     "read_manifest",
+    "regain",
+    "renew_claim",
     "take_over",
 ]

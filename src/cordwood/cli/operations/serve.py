@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import click
@@ -30,6 +31,9 @@ from cordwood.server import LineFormatter, Listening, run_server
     help="A file of settings in the format of Kafka's server.properties.",
 )
 @click.option("--bucket", metavar="URL", help="Ship the log to this bucket, or to a prefix in it [none].")
+@click.option(
+    "--standby", is_flag=True, help="Follow the log in the bucket, and serve it once its owner is gone."
+)
 @click.option("-X", "settings", metavar="KEY=VALUE", multiple=True, help="One setting; overrides the file.")
 @click.option("--verbose", is_flag=True, help="Log why connections are closed.")
 def serve(
@@ -38,6 +42,7 @@ def serve(
     metrics: str | None,
     config_file: Path | None,
     bucket: str | None,
+    standby: bool,
     settings: tuple[str, ...],
     verbose: bool,
 ) -> None:
@@ -59,12 +64,18 @@ def serve(
     if bucket is not None:
         overrides["cordwood.bucket"] = bucket
     config, warnings = load_broker_config(properties, overrides)
+    if standby and not config.bucket:
+        raise click.UsageError("--standby follows the log in a bucket: name it with --bucket")
     for warning in warnings:
         click.echo(f"cordwood: {warning}", err=True)
     lines = logging.StreamHandler()
     lines.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[lines])
-    run_server(config, _say_ready)
+    run_server(config, _say_ready, partial(_say_following, config.bucket) if standby else None)
+
+
+def _say_following(url: str, piece: int) -> None:
+    click.echo(f"cordwood: standby of {url}, at piece {piece}")
 
 
 def _say_ready(address: str, metrics_url: str | None, listening: Listening) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from cordwood.broker import BrokerTopic, Placed, is_command, is_read_only
 from cordwood.errors import (
     CordwoodError,
+    LeaseExpired,
     LogFailed,
     QuotaExceeded,
     RecordRefused,
@@ -97,6 +98,8 @@ def produce(context: Context, exchange: Exchange) -> None:
         exchange.throttle(throttle_ms)
 
     def answer(outcomes: Sequence[Outcome]) -> None:
+        if not context.node.may_acknowledge():
+            outcomes = [LeaseExpired() if isinstance(each, Placed) else each for each in outcomes]
         context.meter.produced(started_ns, zip(sizes, outcomes, strict=True))
         _answer(exchange, plan, outcomes, throttle_ms)
 

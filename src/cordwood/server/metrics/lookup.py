@@ -125,11 +125,9 @@ def _broker(node: Node, seen: Seen) -> Iterator[Sample]:
 def _bucket(node: Node) -> Iterator[Sample]:
     if node.shipped is None:
         return
-    status, now_ns = node.shipped.status, node.directory.context.clock.monotonic_ns()
-    waiting = node.shipped.waiting_bytes()
-    lag_ns = now_ns - status.behind_since_ns if waiting else 0
-    yield Sample(telemetry.BUCKET_LAG_SECONDS, {}, lag_ns / 1e9)
-    yield Sample(telemetry.BUCKET_LAG_BYTES, {}, waiting)
+    status, lag = node.shipped.status, node.shipped.lag()
+    yield Sample(telemetry.BUCKET_LAG_SECONDS, {}, lag.seconds)
+    yield Sample(telemetry.BUCKET_LAG_BYTES, {}, lag.bytes)
     yield Sample(telemetry.BUCKET_PIECES, {}, status.pieces)
     yield Sample(telemetry.BUCKET_SHIPPED_BYTES, {}, status.bytes)
     yield Sample(telemetry.BUCKET_RETRIES, {}, status.retries)
