@@ -47,7 +47,8 @@ def named_files(page: str) -> Iterator[tuple[str, str]]:
 class Shell:
     """Runs the commands of a page in one directory.
 
-    What ends in ``&`` runs on until ``kill %1``, a second one until ``kill %2``. *ports* are ports that the page names and that are others in truth.
+    What ends in ``&`` runs on until ``kill %1``, a second one until ``kill %2``. *ports* are ports that the
+    page names and that are others in truth.
     """
 
     def __init__(self, directory: Path, ports: Mapping[str, str] | None = None) -> None:
