@@ -27,6 +27,9 @@ RUNS = {
         "docs/audit.md console, docs/coming-from-kafka.md console, docs/operations.md console, "
         "docs/security.md console, docs/security.md py, docs/tenants.md console"
     ),
+    "tests/bucket/test_bucket_page.py::test_the_page_does_what_it_says": (
+        "docs/bucket.md console, docs/bucket.md py"
+    ),
     "tests/cli/test_backup_command.py::test_the_page_prints_what_it_says": "docs/backup.md console",
     "tests/cli/test_checkpoint_command.py::test_the_page_prints_what_it_says": (
         "docs/integrity.md console, docs/integrity.md py"

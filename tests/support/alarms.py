@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from broker.nodes import BreakableFiles
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -19,6 +20,7 @@ from cordwood.host.clock import Clock
 from cordwood.storage.log.append_meter import REPORT_EVERY
 from support.clocks import HookedFiles, ManualClock
 from support.patience import SECONDS_MAX, until
+from support.roads import Road
 from support.scraping import Scrape, scrape
 
 Sight = tuple[Scrape, Scrape]
@@ -251,6 +253,41 @@ def old_transaction(path: Path) -> Sight:
         return before, after
 
 
+def _with_road(road: Road, path: Path, clock: Clock | None = None) -> cordwood.Broker:
+    """Return a broker whose bucket is behind *road*."""
+    config = {"cordwood.bucket": "s3://bucket/log", "cordwood.bucket.interval.ms": "20"}
+    with pytest.MonkeyPatch.context() as patch:
+        road.lead(patch)
+        return _broker(path, config, clock=clock)
+
+
+def bucket_lag(path: Path) -> Sight:
+    """Let two minutes pass in which the store of the bucket does not answer."""
+    road, clock = Road(), ManualClock()
+    with _with_road(road, path, clock) as broker:
+        try:
+            before = _until(broker, lambda found: found.value("cordwood_bucket_lag_bytes") == 0)
+            road.open.clear()
+            _send(broker, "a")
+            clock.advance(120_000)
+            return before, _until(broker, lambda found: found.value("cordwood_bucket_lag_bytes") > 0)
+        finally:
+            road.open.set()
+
+
+def bucket_fenced(path: Path) -> Sight:
+    """Let another broker take the log over, and append to the first."""
+    road = Road()
+    broker = _with_road(road, path / "first")
+    with suppress(LogFailed), broker:
+        before = scrape(broker.metrics_url)
+        with _with_road(road, path / "second"):
+            with suppress(Exception):
+                _send(broker, "a")
+            after = _until(broker, lambda found: found.value("cordwood_bucket_fenced") == 1)
+    return before, after
+
+
 #: How each alert is caused. The two that are not here are about Prometheus itself and about the machine.
 CAUSES: Mapping[str, Cause] = {
     "CordwoodLogFailed": failed_log,
@@ -267,5 +304,7 @@ CAUSES: Mapping[str, Cause] = {
     "CordwoodOldTransaction": old_transaction,
     "CordwoodChainLag": chain_lag,
     "CordwoodDeletesFrozen": deletes_frozen,
+    "CordwoodBucketLag": bucket_lag,
+    "CordwoodBucketFenced": bucket_fenced,
 }
 NOT_CAUSED = {"CordwoodDown", "CordwoodPageFaults"}

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -45,17 +45,21 @@ def named_files(page: str) -> Iterator[tuple[str, str]]:
 
 
 class Shell:
-    """Runs the commands of a page in one directory; what ends in ``&`` runs on until ``kill %1``."""
+    """Runs the commands of a page in one directory.
 
-    def __init__(self, directory: Path) -> None:
+    What ends in ``&`` runs on until ``kill %1``, a second one until ``kill %2``. *ports* are ports that the
+    page names and that are others in truth.
+    """
+
+    def __init__(self, directory: Path, ports: Mapping[str, str] | None = None) -> None:
         with ExitStack() as free:
             sockets = [free.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in PORTS]
             found = [str(one.getsockname()[1]) for one in sockets]
-        self._ports = dict(zip(PORTS, found, strict=True))
+        self._ports = {**dict(zip(PORTS, found, strict=True)), **(ports or {})}
         self._directory = directory
         path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
         self._environment = environment({"PATH": path, "LC_ALL": "C.UTF-8"})
-        self._server: subprocess.Popen[str] | None = None
+        self._servers: dict[int, subprocess.Popen[str]] = {}
 
     def write(self, name: str, text: str) -> None:
         """Put a file where the commands run."""
@@ -74,16 +78,20 @@ class Shell:
     def run(self, command: str) -> str:
         """Return what a command prints, on both streams."""
         command = self._inward(command)
-        if command == "kill %1":
-            self.close()
+        if killed := re.fullmatch(r"kill (-9 )?%(\d)", command):
+            self._end(int(killed[2]), by_force=killed[1] is not None)
+            return ""
+        if exported := re.fullmatch(r"export (\w+)=(\S+)", command):
+            self._environment[exported[1]] = exported[2]
             return ""
         if command.endswith("&"):
             arguments = ["bash", "-c", f"exec {command.removesuffix('&')}"]
-            self._server = subprocess.Popen(
+            server = subprocess.Popen(
                 arguments, cwd=self._directory, env=self._environment, stdout=subprocess.PIPE, text=True
             )
-            assert self._server.stdout is not None
-            return self._outward(self._server.stdout.readline())
+            self._servers[max(self._servers, default=0) + 1] = server
+            assert server.stdout is not None
+            return self._outward(server.stdout.readline())
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self._directory,
@@ -95,12 +103,18 @@ class Shell:
         return self._outward(done.stdout)
 
     def close(self) -> None:
-        """End the server, if it runs."""
-        server, self._server = self._server, None
-        if server is not None:
+        """End the servers that run."""
+        for number in list(self._servers):
+            self._end(number, by_force=False)
+
+    def _end(self, number: int, *, by_force: bool) -> None:
+        server = self._servers.pop(number)
+        if by_force:
+            server.kill()
+        else:
             server.terminate()
-            server.communicate(timeout=SECONDS_MAX)
-            assert server.returncode == 0
+        server.communicate(timeout=SECONDS_MAX)
+        assert by_force or server.returncode == 0
 
 
 def matches(promised: str, printed: str) -> bool:
@@ -112,10 +126,10 @@ def matches(promised: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed) is not None
 
 
-def check_page(page: Path, directory: Path) -> int:
-    """Run everything on a page; return how many commands printed what it says."""
+def check_page(page: Path, directory: Path, ports: Mapping[str, str] | None = None) -> int:
+    """Run everything on a page; return how many commands printed what it says. See `Shell` for *ports*."""
     text = page.read_text()
-    shell = Shell(directory)
+    shell = Shell(directory, ports)
     compared = 0
     try:
         for name, content in named_files(text):

@@ -13,12 +13,18 @@ from cordwood.errors import DirectoryRefused, MetadataDamaged
 BUCKET_RECORD = "meta/bucket.json"
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _CopiedTo(msgspec.Struct, frozen=True):
+    next_seq: int = 0
+
+
+class _TakeoverRecord(msgspec.Struct, frozen=True):
     takeover: int = 0
     attached: bool = True
+    #: How far the directory is the copy of a standby; number 0 while it has only some of the files.
+    copied: _CopiedTo | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Record)
+_DECODER = msgspec.json.Decoder(_TakeoverRecord)
 
 
 def read_takeover(files: Files, data: str) -> int:
@@ -31,7 +37,7 @@ def read_takeover(files: Files, data: str) -> int:
         DirectoryRefused: If only some files of the bucket were fetched. Opening it with the bucket goes on.
     """
     record = _read(files, join(data, BUCKET_RECORD))
-    if not record.attached:
+    if not record.attached and (record.copied is None or not record.copied.next_seq):
         raise DirectoryRefused(
             f"{data} has only some files of the log in its bucket, because fetching them was interrupted: "
             "open it with the bucket"
@@ -56,5 +62,5 @@ def largest_takeover(files: Files, data: str) -> int:
     return largest
 
 
-def _read(files: Files, path: str) -> _Record:
-    return read_metadata(files, path, _DECODER) if files.exists(path) else _Record()
+def _read(files: Files, path: str) -> _TakeoverRecord:
+    return read_metadata(files, path, _DECODER) if files.exists(path) else _TakeoverRecord()
