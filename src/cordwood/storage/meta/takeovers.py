@@ -13,12 +13,12 @@ from cordwood.errors import DirectoryRefused, MetadataDamaged
 BUCKET_RECORD = "meta/bucket.json"
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _TakeoverRecord(msgspec.Struct, frozen=True):
     takeover: int = 0
     attached: bool = True
 
 
-_DECODER = msgspec.json.Decoder(_Record)
+_DECODER = msgspec.json.Decoder(_TakeoverRecord)
 
 
 def read_takeover(files: Files, data: str) -> int:
@@ -56,5 +56,5 @@ def largest_takeover(files: Files, data: str) -> int:
     return largest
 
 
-def _read(files: Files, path: str) -> _Record:
-    return read_metadata(files, path, _DECODER) if files.exists(path) else _Record()
+def _read(files: Files, path: str) -> _TakeoverRecord:
+    return read_metadata(files, path, _DECODER) if files.exists(path) else _TakeoverRecord()
