@@ -122,7 +122,7 @@ def taken_over(files: RecordingFiles) -> None:
 
 def note_takeover(files: RecordingFiles, takeover: int) -> None:
     """Note that the directory of *files* has become what another machine shipped."""
-    note_nonce(files, DATA, "broker", f"{takeover:032x}", attached=False)
+    note_nonce(files, DATA, "broker", f"{takeover:032x}", attached=True)
     note_attached(files, DATA, takeover)
 
 
