@@ -8,8 +8,8 @@ from support.shipped import never, new_nonce
 from support.sweeps import bits_of
 
 from cordwood.bucket import BucketFiles, ObjectReader, Reading, perform, read_identity, read_manifest
+from cordwood.bucket.loading import apply_piece, load_pages
 from cordwood.bucket.ownership import add_piece, confirm, take_over
-from cordwood.bucket.shipping import apply_piece, load_pages
 from cordwood.bucket.state import Tree
 from cordwood.bucket.state.body import BodyTable, FilePatch, ObjectRef, StoredStretch, encode_body
 from cordwood.bucket.state.pages import Page, PagedFile, encode_page, read_page

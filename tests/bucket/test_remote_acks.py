@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from support.shipped import files_in
 import cordwood
 from cordwood.bucket.ownership import Create
 from cordwood.disk import read_file
+from cordwood.errors import LogFailed, RecordRefused
 
 REMOTE = {"cordwood.remote.acks": "true"}
 #: Every 20 ms there is a piece, so that tests wait little.
@@ -141,3 +143,47 @@ def test_pieces_are_one_an_interval_whatever_the_number_of_partitions(tmp_path: 
             topic.append(b"x", partition=partition)
     pieces = [each for each in road.store.requests(Create) if each.key.startswith("w/")]  # type: ignore[union-attr]
     assert len(pieces) < 25, f"{len(pieces)} pieces for 50 partitions"
+
+
+def test_a_weak_sync_policy_does_not_acknowledge_before_the_bucket(tmp_path: Path, road: Road) -> None:
+    for policy in ("never", "every:1000", "ms:60000"):
+        with cordwood.open(tmp_path / policy.partition(":")[0], bucket=Road().store) as log:
+            topic = log.topic("orders", config={**REMOTE, "cordwood.sync": policy})
+            assert topic.append(b"first").offset == 0
+            assert log.bucket_lag() is not None
+            assert topic.high_watermark(0) == 1
+    with cordwood.open(tmp_path / "a", bucket=road.store) as log:
+        topic = log.topic("orders", config={**REMOTE, "cordwood.sync": "never"})
+        for number in range(3):
+            topic.append(b"value %d" % number)
+            assert road.has("orders", b"value %d" % number)
+
+
+def test_without_its_bucket_a_topic_that_acknowledges_by_one_takes_nothing(tmp_path: Path) -> None:
+    with cordwood.open(tmp_path / "a") as log:
+        topic = log.topic("orders", config=REMOTE)
+        with pytest.raises(RecordRefused, match=r"cordwood\.remote\.acks"):
+            topic.append(b"first")
+        log.topic("local").append(b"first")
+
+
+def test_a_log_that_was_taken_over_takes_no_append_any_more(tmp_path: Path, road: Road) -> None:
+    """Not even in topics that do not wait for the bucket: nobody would ever have their records."""
+    with cordwood.open(tmp_path / "a", bucket=road.store) as log:
+        topic = log.topic("local")
+        topic.append(b"first")
+        with cordwood.open(tmp_path / "b", bucket=road.store) as other:
+            other.topic("local").append(b"second")
+        until(lambda: fails(topic, b"lost"), "the log knows that it was taken over")
+        with pytest.raises(LogFailed):
+            log.topic("new").append(b"lost")
+        with contextlib.suppress(LogFailed):
+            log.close()
+
+
+def fails(topic: cordwood.Topic, value: bytes) -> bool:
+    try:
+        topic.append(value)
+    except LogFailed:
+        return True
+    return False

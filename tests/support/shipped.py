@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from cordwood.bucket import BucketFiles, ObjectReader, ObjectStore, Reading, found, perform, read_manifest
 from cordwood.bucket.attaching import is_ignored, is_overwritten
+from cordwood.bucket.loading import apply_piece, load_pages
 from cordwood.bucket.ownership import BucketIdentity
-from cordwood.bucket.shipping import Shipper, ShippingLimits, apply_piece, load_pages
+from cordwood.bucket.shipping import Shipper, ShippingLimits
 from cordwood.bucket.state import Tree
 from cordwood.disk import (
     DiskJournal,

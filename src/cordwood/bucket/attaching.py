@@ -29,7 +29,7 @@ from cordwood.disk import (
     write_atomically,
     write_metadata,
 )
-from cordwood.errors import BucketRefused
+from cordwood.errors import BucketDamaged, BucketRefused
 from cordwood.storage.meta import BUCKET_RECORD
 
 #: Files up to this size are compared byte for byte, and so are larger ones of partitions that changed.
@@ -162,6 +162,17 @@ class AttachReport:
     quarantined: list[str] = field(default_factory=list)
 
 
+def check_shippable(tree: Tree) -> None:
+    """Refuse a state with files that no owner ships: a key, for example, that somebody else has planted.
+
+    Raises:
+        BucketDamaged: If there is one.
+    """
+    for path, _ in tree.files():
+        if is_ignored(path):
+            raise BucketDamaged(path, "is in the bucket, and nothing ships it")
+
+
 class Attachment:
     """A local directory and the state of its log in the bucket. Used before the directory is opened."""
 
@@ -256,6 +267,7 @@ class Attachment:
         bytes that were fetched; what it raises ends the work.
         """
         files, data = self._files, self._data
+        check_shippable(self._tree)
         self._fetch_identity()
         kept = [path for path, is_directory in self._walk("") if not is_directory]
         for path in kept:

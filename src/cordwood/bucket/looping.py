@@ -32,7 +32,6 @@ class ShippingThread:
         self._on_failure = on_failure
         self._warn = warn
         self._due = host.new_condition()
-        self._is_wanted = False
         self._is_stopping = False
         self._thread: StartedThread | None = None
 
@@ -43,12 +42,6 @@ class ShippingThread:
             ResourcesExhausted: If there is no thread for it.
         """
         self._thread = self._host.start_thread(self._run, "shipping")
-
-    def hurry(self) -> None:
-        """Ship now: somebody waits for it."""
-        with self._due:
-            self._is_wanted = True
-            self._due.notify()
 
     def close(self) -> None:
         """Ship what is left, for a limited time, and end the thread. Idempotent."""
@@ -86,9 +79,8 @@ class ShippingThread:
 
     def _wait(self) -> None:
         with self._due:
-            if not self._is_wanted and not self._is_stopping:
+            if not self._is_stopping:
                 self._due.wait(self._interval_seconds)
-            self._is_wanted = False
 
     def _fail(self, error: CordwoodError) -> None:
         self._warn(f"nothing more is shipped to the bucket: {error}")

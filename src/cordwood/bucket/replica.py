@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cordwood.bucket.loading import BucketState, apply_piece, is_continued_by, load_pages
 from cordwood.bucket.ownership import (
     HEAD_SIZE,
     FellBehind,
@@ -20,7 +21,6 @@ from cordwood.bucket.ownership import (
     regain,
     take_over,
 )
-from cordwood.bucket.shipping import BucketState, apply_piece, is_continued_by, load_pages
 from cordwood.bucket.state import BodyTable, Tree, decode_body
 from cordwood.errors import ObjectMissing
 

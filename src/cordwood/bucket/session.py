@@ -20,6 +20,7 @@ from cordwood.bucket.shipping import Shipper, ShippingLimits
 from cordwood.bucket.standby import Standing
 from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
 from cordwood.bucket.versions import write_version
+from cordwood.bucket.viewing import check_no_log
 from cordwood.config import BrokerConfig
 from cordwood.disk import DiskJournal, Files, JournaledFiles
 from cordwood.errors import BucketRefused
@@ -85,6 +86,7 @@ class BucketSession:
             broker_id = identity.read_identity(self._inner, self._data).uuid
         known = self._known = perform(self.store, read_identity(), self.shipper.pause)
         if known is None:
+            check_no_log(self.store, self.shipper.pause)
             # Everything that is there is shipped; what is made from now on is noted by the files.
             Attachment(self._inner, self._data, Tree(), self._source(Tree())).ship_differences(self.journal)
             return

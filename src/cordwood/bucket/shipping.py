@@ -7,25 +7,18 @@ readers need only the pieces since.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from cordwood.bucket.loading import BucketState, apply_piece, is_continued_by, read_state
 from cordwood.bucket.ownership import (
-    HEAD_SIZE,
     KEEP_MS,
-    Get,
-    LogManifest,
     LogPiece,
     ObjectStore,
     OwnerLease,
     Ownership,
     PageRef,
-    Pause,
-    Reading,
-    Steps,
-    Stored,
     add_piece,
     collect,
     confirm,
@@ -37,7 +30,6 @@ from cordwood.bucket.ownership import (
     move_floor,
     perform,
     piece_key,
-    read_manifest,
     renew_claim,
     take_over,
 )
@@ -48,14 +40,12 @@ from cordwood.bucket.state import (
     Disturbed,
     Tree,
     bundle,
-    decode_body,
     make_pages,
     page_of,
-    read_page,
 )
 from cordwood.bucket.versions import read_version, write_version
 from cordwood.disk import DiskJournal, Files, changed_bytes
-from cordwood.errors import BucketDamaged, LogClosed, OwnerFenced, StoreUnavailable
+from cordwood.errors import LogClosed, OwnerFenced, StoreUnavailable
 from cordwood.host import Host, awake_and_asleep_ms
 
 Result = TypeVar("Result")
@@ -87,64 +77,6 @@ class ShippingStatus(NamedTuple):
     #: When, by the monotonic clock, the oldest change that is not in the bucket can have been made.
     behind_since_ns: int
     fenced: bool = False
-
-
-class BucketState(NamedTuple):
-    """The state of the log in a bucket when it was taken over."""
-
-    #: The manifest that the claim replaced.
-    manifest: LogManifest
-    tree: Tree
-    #: The pieces since the floor that have a body, by their keys.
-    pieces: dict[str, bytes]
-    #: The nonces of the owners of those pieces.
-    changed_by: list[str]
-
-
-def is_continued_by(manifest: LogManifest, changed_by: Container[str], nonces: Container[str]) -> bool:
-    """Return whether only owners with *nonces* changed anything since the first of their pieces.
-
-    *changed_by* are the owners of the pieces since the floor that have a body. An owner that shipped nothing
-    has changed nothing.
-    """
-    if not manifest.owners:
-        # The log was founded, and its founder had no time to ship anything.
-        return True
-    for owner in reversed(manifest.owners):
-        if owner.nonce in nonces:
-            return True
-        if owner.first_seq < manifest.floor or owner.nonce in changed_by:
-            return False
-    return False
-
-
-def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int], None]) -> Tree:
-    """Return the state as of the floor of *manifest*.
-
-    Raises:
-        ObjectMissing: If a page is gone: the manifest is not in force any more.
-        BucketDamaged: If a page is not the one that the manifest names.
-    """
-    tree = Tree()
-    for ref in manifest.pages:
-        stored = perform(store, _get(ref.key), pause)
-        if hash_of(stored.data) != ref.sha256:
-            raise BucketDamaged(ref.key, "is not the page that the manifest names: its SHA-256 differs")
-        read_page(tree, ref.key, stored.data)
-    tree.touched.clear()
-    tree.gone.clear()
-    return tree
-
-
-def apply_piece(tree: Tree, piece: LogPiece) -> None:
-    """Apply *piece* to *tree*.
-
-    Raises:
-        BucketDamaged: If it contradicts itself.
-    """
-    key = piece_key(piece.header.seq)
-    table, content_at = decode_body(key, piece.body)
-    tree.apply(table, key, HEAD_SIZE + content_at)
 
 
 class Shipper:
@@ -202,9 +134,7 @@ class Shipper:
         """
         pieces: list[LogPiece] = []
         sent_ms = awake_and_asleep_ms(self._clock)
-        current = perform(self._store, read_manifest(), self.pause)
-        reading = Reading.from_floor(current.manifest)
-        tree = load_pages(self._store, current.manifest, self.pause)
+        current, tree, reading, pieces = read_state(self._store, self.pause)
         owner = perform(self._store, take_over(self._nonce, lease_ms, reading, pieces.append), self.pause)
         held = [piece for piece in pieces if piece.body]
         for piece in pieces:
@@ -469,13 +399,3 @@ def _page_count(count: int, pages: tuple[PageRef, ...]) -> int:
     if not count:
         return 1
     return count * 2 if sum(page.size for page in pages) > count * PAGE_BYTES_MAX else count
-
-
-def _get(key: str) -> Steps[Stored]:
-    attempt = 0
-    while True:
-        with contextlib.suppress(StoreUnavailable):
-            stored: Stored = yield Get(key)
-            return stored
-        attempt += 1
-        yield Pause(attempt)

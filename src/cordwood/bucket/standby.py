@@ -24,6 +24,7 @@ from cordwood.bucket.attaching import (
     read_record,
 )
 from cordwood.bucket.copying import CopyDisturbed, LocalCopy
+from cordwood.bucket.loading import BucketState
 from cordwood.bucket.ownership import (
     BucketIdentity,
     FellBehind,
@@ -39,7 +40,7 @@ from cordwood.bucket.ownership import (
 )
 from cordwood.bucket.patience import PatientStore
 from cordwood.bucket.replica import Replica, ignore
-from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, BucketState
+from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS
 from cordwood.bucket.state import BodyTable, BucketFiles, ObjectReader
 from cordwood.bucket.versions import write_version
 from cordwood.disk import Files, Lock, join

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cordwood.bucket.loading import apply_piece, read_state
 from cordwood.bucket.ownership import (
+    IDENTITY_KEY,
     BucketIdentity,
-    FellBehind,
     LogManifest,
     ObjectStore,
     Reading,
@@ -15,16 +16,14 @@ from cordwood.bucket.ownership import (
     read_identity,
     read_manifest,
 )
-from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS, apply_piece, load_pages
+from cordwood.bucket.shipping import BACKOFF_MAX_MS, BACKOFF_MS
 from cordwood.bucket.state import BucketFiles, ObjectReader, Tree
 from cordwood.bucket.stores import store_at
-from cordwood.errors import BucketRefused, ObjectMissing, StoreUnavailable
+from cordwood.errors import BucketDamaged, BucketRefused, ObjectMissing, StoreUnavailable
 from cordwood.host import Host
 
 #: How long a reader waits for a store that does not answer.
 WAIT_SECONDS = 60.0
-#: How often reading begins again because the owner moved the floor meanwhile.
-_TRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +67,24 @@ def view_bucket(bucket: str | ObjectStore, host: Host) -> BucketView:
     pause = waiting(host)
     identity = perform(store, read_identity(), pause)
     if identity is None:
+        check_no_log(store, pause)
         raise BucketRefused(f"there is no log in {bucket if isinstance(bucket, str) else 'the bucket'}")
-    for attempt in range(_TRIES):
-        try:
-            return _view(store, identity, pause)
-        except (FellBehind, ObjectMissing):
-            # The owner wrote new pages while the old ones were read.
-            pause(attempt)
-    raise StoreUnavailable("the log in the bucket changed faster than it could be read")
-
-
-def _view(store: ObjectStore, identity: BucketIdentity, pause: Callable[[int], None]) -> BucketView:
-    manifest = perform(store, read_manifest(), pause).manifest
-    tree = load_pages(store, manifest, pause)
-    reading = Reading.from_floor(manifest)
-    while True:
-        pieces, manifest = perform(store, reading.poll(), pause)
-        for piece in pieces:
-            apply_piece(tree, piece)
-        if not pieces:
-            break
+    current, tree, reading, pieces = read_state(store, pause)
+    for piece in pieces:
+        apply_piece(tree, piece)
     reader = ObjectReader(store, pause)
-    return BucketView(identity, manifest, tree, reading, BucketFiles(tree, reader), reader)
+    return BucketView(identity, current.manifest, tree, reading, BucketFiles(tree, reader), reader)
+
+
+def check_no_log(store: ObjectStore, pause: Callable[[int], None]) -> None:
+    """Make sure that a bucket without an identity has no log either.
+
+    Raises:
+        BucketDamaged: If somebody owned one: the identity is lost.
+    """
+    try:
+        manifest = perform(store, read_manifest(), pause).manifest
+    except ObjectMissing:
+        return
+    if manifest.owners:
+        raise BucketDamaged(IDENTITY_KEY, "is missing, and there is a log")

@@ -17,6 +17,7 @@ from cordwood.cli import INTERRUPTED, report_interrupt
 from cordwood.cli.output import sentence
 from cordwood.cli.suggesting import SuggestingGroup
 from cordwood.errors import (
+    BucketDamaged,
     CordwoodError,
     CorruptRange,
     DirectoryLocked,
@@ -141,6 +142,8 @@ def _reported(error: CordwoodError | OSError) -> click.ClickException:
     match error:
         case CorruptRange():
             text += f" (with -o {error.resume_offset}); cordwood verify reports all damage"
+            return _Corruption(text)
+        case BucketDamaged():
             return _Corruption(text)
         case MetadataDamaged() | FrameError() | JobFailed(corruption=True):
             return _Corruption(f"{text}; cordwood verify reports all damage")

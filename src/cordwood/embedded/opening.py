@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -12,8 +12,10 @@ from cordwood.config import BrokerConfig, SyncPolicy, load_broker_config
 from cordwood.disk import RESERVE_BYTES, Files, MemoryFiles, PosixFiles, as_storage_error, files_of
 from cordwood.embedded.log import Log
 from cordwood.errors import (
+    CordwoodError,
     DirectoryLocked,
     InvalidSetting,
+    OwnerFenced,
 )
 from cordwood.host import Clock, Host, SystemClock
 from cordwood.storage.directory import DataDirectory, Opening
@@ -43,25 +45,23 @@ def open(  # noqa: A001 - the library is used as cordwood.open
 
     *sync* says when an append is durable, for topics that do not say it themselves: ``each`` (on return,
     the default), ``every:N`` records, ``ms:T`` milliseconds, or ``never``. *index_cache* is the number of
-    sealed segments, the most recently used, whose indexes stay in memory: ``all``, ``none`` or a number, as
-    ``cordwood.index.cache.segments`` says if it is None. With *read_only* nothing is locked or changed, and
-    it works beside a live writer. *create* makes a directory that is not there. *bucket* is the URL that the
-    log is shipped to while it is open: see docs/bucket.md.
+    sealed segments whose indexes stay in memory: ``all``, ``none`` or a number. *read_only* locks and changes
+    nothing, and works beside a live writer. *create* makes a directory that is not there. *bucket* is the URL
+    that the log is shipped to while it is open: see docs/bucket.md.
 
     Raises:
         DirectoryLocked: If another process writes it; says which.
         DirectoryRefused: If it is not a data directory, or one of a newer version.
         MetadataDamaged: If what says which topics there are cannot be read; it is never taken for empty.
         ResourcesExhausted: If there are no file handles or threads left.
-        BucketRefused: If the bucket cannot be used, or has the log of another directory.
-        OwnerFenced: If another process takes the log in the bucket over at the same time.
+        BucketError: If the bucket cannot be used, or has the log of another directory.
     """
     config = _config_of(sync, index_cache)
+    memory = os.fspath(path) == ":memory:"
+    data = "/memory" if memory else os.path.abspath(local_path(os.fspath(path)))
     if files is None:
-        memory = os.fspath(path) == ":memory:"
-        files = MemoryFiles() if memory else files_of(os.path.abspath(local_path(os.fspath(path))), config)
-    data = "/memory" if os.fspath(path) == ":memory:" else os.path.abspath(local_path(os.fspath(path)))
-    mapped = config.io != "direct"  # a map goes through the page cache
+        files = MemoryFiles() if memory else files_of(data, config)
+    mapped = config.io != "direct"
     if read_only:
         return Log(beside=_opened(lambda: ReadOnlyDirectory(files, data, config, mapped=mapped)), clock=clock)
     host = Host(clock or SystemClock())
@@ -74,9 +74,11 @@ def open(  # noqa: A001 - the library is used as cordwood.open
         reserve_bytes=RESERVE_BYTES if isinstance(files, PosixFiles) else 0,
         clock=host.clock,
     )
-    shipped = None if bucket is None else _shipped(bucket, opening, host)
+    opened: list[DataDirectory] = []
+    shipped = None if bucket is None else _shipped(bucket, opening, host, opened)
     directory = _opened(lambda: DataDirectory(opening if shipped is None else shipped.opening))
-    log = Log(owned=directory, clock=clock, shipped=shipped)
+    opened.append(directory)
+    log = Log(directory, clock=clock, shipped=shipped)
     try:
         if shipped is not None:
             shipped.start(directory.identity)
@@ -90,11 +92,18 @@ def open(  # noqa: A001 - the library is used as cordwood.open
     return log
 
 
-def _shipped(bucket: str | ObjectStore, opening: Opening, host: Host) -> ShippedDirectory:
+def _shipped(
+    bucket: str | ObjectStore, opening: Opening, host: Host, opened: Sequence[DataDirectory]
+) -> ShippedDirectory:
     # Imported here: few logs have a bucket.
     from cordwood.bucket import ShippedDirectory
 
-    return ShippedDirectory(bucket, opening, host)
+    def fail(error: CordwoodError) -> None:
+        if isinstance(error, OwnerFenced):
+            for directory in opened:
+                directory.partitions.fail(str(error))
+
+    return ShippedDirectory(bucket, opening, host, fail)
 
 
 def _opened(make: Callable[[], Result]) -> Result:

@@ -477,7 +477,7 @@ def test_an_unknown_topic_is_one_sentence_and_leaves_nothing(
     log.topic("orders")
     command = ("pipeline", "export", "--data", tmp_path / "data", "--to", tmp_path / "out")
     sentence = refused(*command, "-t", "order")
-    assert sentence == "there is no topic order; cordwood topic list shows the existing topics"
+    assert sentence == "there is no topic order; did you mean orders?"
     assert not (tmp_path / "out").exists()
 
 

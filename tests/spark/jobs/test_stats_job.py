@@ -183,7 +183,7 @@ def test_an_unknown_topic_and_a_corrupt_segment_are_one_sentence(
     log.close()
     command = ("pipeline", "stats", "--data", tmp_path / "data")
     sentence = refused(*command, "-t", "order")
-    assert sentence == "there is no topic order; cordwood topic list shows the existing topics"
+    assert sentence == "there is no topic order; did you mean orders?"
     (path,) = (tmp_path / "data" / "topics").rglob("segments/*.log")
     content = bytearray(path.read_bytes())
     content[content.index(b"value 3")] ^= 1

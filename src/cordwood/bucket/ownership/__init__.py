@@ -1,9 +1,9 @@
 """Who owns the log in a bucket, and which pieces are part of it: the protocol, as requests to a store."""
 
 from cordwood.bucket.ownership.following import FellBehind, LogPiece, Reading
-from cordwood.bucket.ownership.founding import BucketIdentity, found, read_identity
+from cordwood.bucket.ownership.founding import IDENTITY_KEY, BucketIdentity, found, read_identity
 from cordwood.bucket.ownership.lease import OwnerLease, StandbyLease
-from cordwood.bucket.ownership.manifest import LogManifest, LogOwner, PageRef
+from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, LogOwner, PageRef
 from cordwood.bucket.ownership.objects import (
     Create,
     Delete,
@@ -39,7 +39,9 @@ from cordwood.bucket.ownership.regaining import regain
 
 __all__ = [
     "HEAD_SIZE",
+    "IDENTITY_KEY",
     "KEEP_MS",
+    "MANIFEST_KEY",
     "NONCE_DIGITS",
     "BucketIdentity",
     "Create",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, Verdict, decode_manifest, verdict
-from cordwood.bucket.ownership.objects import Get, Pause, Steps, Stored
-from cordwood.bucket.ownership.piece import PieceHeader, decode_piece, hash_of, piece_key
+from cordwood.bucket.ownership.objects import Get, List, Pause, Steps, Stored
+from cordwood.bucket.ownership.piece import PREFIX, PieceHeader, decode_piece, hash_of, piece_key
 from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnavailable
 
 #: How many pieces are read before the manifest is.
@@ -81,6 +81,32 @@ class Reading:
             # The next piece may be there and undecided: our own, if an answer was lost.
             if self.next_seq == before:
                 return
+
+    def check_end(self) -> Steps[None]:
+        """Make sure that the pieces end where the reading stands.
+
+        Raises:
+            BucketDamaged: If the next piece is missing, and later ones are there.
+            FellBehind: If the floor has passed the next piece.
+        """
+        key, attempt = piece_key(self.next_seq), 0
+        while True:
+            try:
+                later: list[str] = yield List(PREFIX, key)
+                break
+            except StoreUnavailable:
+                attempt += 1
+                yield Pause(attempt)
+        if not later:
+            return
+        try:
+            # It may have been created between the last look and this one.
+            yield from _get_answered(key)
+        except ObjectMissing:
+            stored: Stored = yield from _get_answered(MANIFEST_KEY)
+            if decode_manifest(stored.data).floor > self.next_seq:
+                raise FellBehind from None
+            raise BucketDamaged(key, f"is missing, and {later[0]} is there") from None
 
     def _present(self, limit: int) -> Steps[list[tuple[str, bytes]]]:
         """Return the next pieces that there are, up to the first missing key."""

@@ -23,6 +23,8 @@ HEAD_SIZE = _HEAD.size
 _COMPRESSED_FROM = 512
 #: A table that claims to be larger is refused.
 _TABLE_BYTES_MAX = 256 << 20
+#: No file system has longer names.
+NAME_BYTES_MAX = 255
 #: The largest stretch: a reader reads and checks it whole.
 STRETCH_BYTES_MAX = 8 << 20
 
@@ -162,5 +164,6 @@ def check_stretches(key: str, file: FilePatch) -> None:
 def check_path(key: str, path: str) -> None:
     """Refuse a path that could lead out of the directory that it is restored into."""
     names = path.split("/")
-    if not path or "\0" in path or any(name in ("", ".", "..") for name in names):
+    too_long = any(len(name.encode(errors="replace")) > NAME_BYTES_MAX for name in names)
+    if not path or too_long or "\0" in path or any(name in ("", ".", "..") for name in names):
         raise BucketDamaged(key, f"names the path {path!r}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from threading import Condition, RLock
 
 from cordwood.disk import as_storage_error
-from cordwood.errors import StorageError, UnknownTopic
+from cordwood.errors import LogFailed, StorageError, UnknownTopic
 from cordwood.kernels import Buffer
 from cordwood.storage.directory.own_partitions import Beginning, OwnPartitions, PartitionKey, find_entry
 from cordwood.storage.directory.topic_settings import TopicSettings
@@ -55,8 +55,18 @@ class DirectoryPartitions:
         self._guard = guard
         #: Notified when a partition gets its first record, when a topic is deleted, and on close.
         self._used = Condition(guard)
+        #: Why no partition takes appends any more; None while they do.
+        self._failure: LogFailed | None = None
 
     # --- finding ----------------------------------------------------------------------------------
+
+    def fail(self, reason: str) -> None:
+        """Refuse every later append to any partition, with *reason*."""
+        with self._guard:
+            self._failure = LogFailed(reason)
+            logs = list(self._own.logs.values())
+        for log in logs:
+            log.fail(reason)
 
     def writable(self, topic: str, partition: int) -> WritablePartition:
         """Return the log of a partition to append to, created on its first use.
@@ -67,6 +77,8 @@ class DirectoryPartitions:
             DiskFull: If there is no space to make it.
         """
         self._lifecycle.check_open()
+        if self._failure is not None:
+            raise self._failure
         log = self.opened(topic, partition)
         if log is not None:
             return log
@@ -155,6 +167,8 @@ class DirectoryPartitions:
             StorageError: If it cannot be read.
         """
         self._lifecycle.check_open()
+        if self._failure is not None:
+            raise self._failure
         log = self.opened(topic, partition)
         if log is not None:
             return log.leader_epoch

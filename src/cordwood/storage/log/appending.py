@@ -346,6 +346,11 @@ class AppendingLog(LogCore):
         clock = self.context.clock
         self.check_change()
         self.context.reserve.check()
+        if self._lacks_remote:
+            raise RecordRefused(
+                f"a bucket acknowledges the records of topic {self.state.topic} (cordwood.remote.acks), and "
+                "there is none: open the directory with cordwood.bucket, or set it to false"
+            )
         base = self.end.next_offset
         if expected_offset is not None and expected_offset != base:
             raise UnexpectedOffset(expected_offset, base)

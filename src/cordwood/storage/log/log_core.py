@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from threading import Condition, Lock, RLock
 
-from cordwood.config import TopicConfig
+from cordwood.config import SyncPolicy, TopicConfig
 from cordwood.disk import DISK_FULL, PASSING, MarkFile, Reserve, as_storage_error, parent
 from cordwood.errors import DiskFull, LogClosed, LogFailed, StorageError
 from cordwood.formats import Format
@@ -103,7 +104,11 @@ class LogCore(ABC):
 
     def _use_config(self, config: TopicConfig) -> None:
         """Keep what each append needs of *config*."""
+        if config.remote_acks and not config.sync.durable:
+            # What the bucket acknowledges is what is synced.
+            config = dataclasses.replace(config, sync=SyncPolicy.parse("each"))
         self.config = config
+        self._lacks_remote = config.remote_acks and self.context.remote is None
         self._durable = config.sync.durable
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._keyed = "compact" in config.cleanup_policy
