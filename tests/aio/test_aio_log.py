@@ -286,14 +286,18 @@ def test_a_cancelled_step_of_a_scan_gives_its_batch_to_the_next_one(monkeypatch:
 
 def test_opening_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
     async def main() -> None:
-        before = our_threads()
+        before, cancelled = our_threads(), 0
         for turns in range(6):
             opening = asyncio.ensure_future(cordwood.aio.open(tmp_path / "data"))
             for _ in range(turns):
                 await asyncio.sleep(0)
             opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
+            try:
+                # On a machine that lets this loop wait it may be open by now.
                 await (await opening).close()
+            except asyncio.CancelledError:
+                cancelled += 1
+        assert cancelled
         while our_threads() - before:
             await asyncio.sleep(0.001)
         async with cordwood.aio.open(tmp_path / "data") as log:

@@ -187,13 +187,13 @@ def assignments_cleared_in_a_rebalance(patch: pytest.MonkeyPatch) -> str:
         return actions
 
     patch.setattr(Group, "_begin_generation", begin)
-    patch.setattr("cordwood.broker.groups.consumer.migration._Held", _held_without_owned)
+    patch.setattr("cordwood.broker.groups.consumer.migration._HeldPartitions", _held_without_owned)
     return "both own"
 
 
 def still_held_not_awaited(patch: pytest.MonkeyPatch) -> str:
     """A group is converted as if members had given up at once what they are not assigned any more."""
-    patch.setattr("cordwood.broker.groups.consumer.migration._Held", _held_without_owned)
+    patch.setattr("cordwood.broker.groups.consumer.migration._HeldPartitions", _held_without_owned)
     return "both own"
 
 
