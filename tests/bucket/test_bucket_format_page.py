@@ -32,7 +32,7 @@ NONCE = "0f" * 16
 def stored() -> dict[str, bytes]:
     """Ship one small file, write pages, and return all objects."""
     store, inner = MemoryStore(), MemoryFiles()
-    inner.make_directories("/data")
+    inner.make_directories("/data/meta")
     journal = DiskJournal(inner, "/data", is_ignored)
     files = JournaledFiles(inner, journal, at_once=is_overwritten)
     perform(store, found(BucketIdentity("0b" * 16, "2026-01-31T12:00:00.000000+00:00"), NONCE), never)
