@@ -165,8 +165,9 @@ def check_view(log: PartitionLog, promise: Newest) -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.__name__)
 def test_no_power_cut_of_compaction_changes_what_is_committed(workload: Run) -> None:
-    count = CrashCount()
-    violation = survives(workload, check, images_max=1 << 30, limit_per_prefix=LIMIT, count=count)
+    # With fewer, a small workload may have no disk with one of the kinds.
+    count, limit = CrashCount(), None if LIMIT is None else 2 * LIMIT
+    violation = survives(workload, check, images_max=1 << 30, limit_per_prefix=limit, count=count)
     assert violation is None, violation
     print("\n".join(count.report()))
     count.require(60)
