@@ -9,7 +9,7 @@ import pytest
 from support.asking import Asking
 
 import cordwood
-from cordwood import Broker, aio, host, testing
+from cordwood import Broker, host, testing
 from cordwood.errors import CordwoodError, LogClosed
 from cordwood.spark import access
 
@@ -42,7 +42,7 @@ def test_a_repr_says_where_its_data_is_its_address_and_whether_it_runs(tmp_path:
         assert repr(broker) == f"<cordwood.Broker {str(tmp_path / 'data')!r} at {broker.bootstrap}, running>"
 
 
-@pytest.mark.parametrize("room", [cordwood, testing, aio, host, access])
+@pytest.mark.parametrize("room", [cordwood, testing, host, access])
 def test_the_names_of_a_lazy_room_are_listed_before_they_are_loaded(room: object) -> None:
     assert dir(room) == sorted(vars(room)["__all__"])
     for name in dir(room):
