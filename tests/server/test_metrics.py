@@ -18,7 +18,7 @@ import pytest
 from broker.nodes import BreakableFiles
 from confluent_kafka import Consumer, Producer, TopicPartition
 from support.asking import Asking
-from support.patience import SECONDS_MAX
+from support.patience import SECONDS_MAX, until
 from support.scraping import get, parse, say, scrape
 from support.tenant_requests import LISTEN, SETTINGS
 
@@ -362,7 +362,7 @@ def test_a_log_that_failed_makes_the_server_unready_but_not_dead(tmp_path: Path)
     broker = cordwood.Broker("/data", files=files, config=LISTENING)
     try:
         send(broker, "orders", "a")
-        assert get(url_of(broker, "/readyz")) == (200, "ready\n")
+        until(lambda: get(url_of(broker, "/readyz")) == (200, "ready\n"), "the broker is ready")
         assert scrape(broker.metrics_url).value("cordwood_failed_logs") == 0
         files.fail("sync", code=errno.EIO, within="/orders/0/segments/")
         producer = Producer({"bootstrap.servers": broker.bootstrap, "retries": 0})
