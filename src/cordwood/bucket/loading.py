@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
@@ -14,18 +13,16 @@ from cordwood.bucket.ownership import (
     LogManifest,
     LogPiece,
     ObjectStore,
-    Pause,
     Reading,
-    Steps,
-    Stored,
     VersionedManifest,
     hash_of,
     perform,
     piece_key,
     read_manifest,
+    until_answered,
 )
 from cordwood.bucket.state import Tree, decode_body, read_page
-from cordwood.errors import BucketDamaged, ObjectMissing, StoreUnavailable
+from cordwood.errors import BucketDamaged, ObjectMissing
 
 #: How often a missing object is looked for again, before it counts as lost.
 _TRIES = 6
@@ -69,7 +66,7 @@ def load_pages(store: ObjectStore, manifest: LogManifest, pause: Callable[[int],
     """
     tree = Tree()
     for ref in manifest.pages:
-        stored = perform(store, _get(ref.key), pause)
+        stored = perform(store, until_answered(Get(ref.key)), pause)
         if hash_of(stored.data) != ref.sha256:
             raise BucketDamaged(ref.key, "is not the page that the manifest names: its SHA-256 differs")
         read_page(tree, ref.key, stored.data)
@@ -115,13 +112,3 @@ def apply_piece(tree: Tree, piece: LogPiece) -> None:
     key = piece_key(piece.header.seq)
     table, content_at = decode_body(key, piece.body)
     tree.apply(table, key, HEAD_SIZE + content_at)
-
-
-def _get(key: str) -> Steps[Stored]:
-    attempt = 0
-    while True:
-        with contextlib.suppress(StoreUnavailable):
-            stored: Stored = yield Get(key)
-            return stored
-        attempt += 1
-        yield Pause(attempt)

@@ -20,7 +20,16 @@ from cordwood.bucket.ownership.manifest import (
     Verdict,
     decode_manifest,
 )
-from cordwood.bucket.ownership.objects import Create, Delete, Get, List, Pause, Replace, Steps
+from cordwood.bucket.ownership.objects import (
+    Create,
+    Delete,
+    Get,
+    List,
+    Pause,
+    Replace,
+    Steps,
+    until_answered,
+)
 from cordwood.bucket.ownership.owning import Ownership, VersionedManifest
 from cordwood.bucket.ownership.piece import (
     PREFIX,
@@ -401,7 +410,7 @@ def poll_void_pieces(process: Process, state: State) -> Part[int]:
 
 def manifest_before_the_pieces(self: Reading, limit: int = 8) -> Steps[tuple[list[LogPiece], LogManifest]]:
     """What counts is judged by a manifest that is older than the pieces."""
-    stored = yield from following._get_answered(MANIFEST_KEY)
+    stored = yield from until_answered(Get(MANIFEST_KEY))
     manifest = decode_manifest(stored.data)
     found = yield from self._present(limit)
     return self._taken(found, manifest), manifest

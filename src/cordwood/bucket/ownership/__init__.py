@@ -18,6 +18,7 @@ from cordwood.bucket.ownership.objects import (
     Stored,
     answer,
     perform,
+    until_answered,
 )
 from cordwood.bucket.ownership.owning import (
     KEEP_MS,
@@ -83,4 +84,5 @@ __all__ = [
     "regain",
     "renew_claim",
     "take_over",
+    "until_answered",
 ]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, Verdict, decode_manifest, verdict
-from cordwood.bucket.ownership.objects import Get, List, Pause, Steps, Stored
+from cordwood.bucket.ownership.objects import Get, List, Steps, Stored, until_answered
 from cordwood.bucket.ownership.piece import PREFIX, PieceHeader, decode_piece, hash_of, piece_key
-from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced, StoreUnavailable
+from cordwood.errors import BucketDamaged, ObjectMissing, OwnerFenced
 
 #: How many pieces are read before the manifest is.
 PIECES_PER_READ = 8
@@ -56,7 +56,7 @@ class Reading:
             BucketDamaged: If a piece is damaged, or does not follow the one before. Nothing was passed.
         """
         found = yield from self._present(limit)
-        stored: Stored = yield from _get_answered(MANIFEST_KEY)
+        stored: Stored = yield from until_answered(Get(MANIFEST_KEY))
         manifest = decode_manifest(stored.data)
         return self._taken(found, manifest), manifest
 
@@ -89,21 +89,15 @@ class Reading:
             BucketDamaged: If the next piece is missing, and later ones are there.
             FellBehind: If the floor has passed the next piece.
         """
-        key, attempt = piece_key(self.next_seq), 0
-        while True:
-            try:
-                later: list[str] = yield List(PREFIX, key)
-                break
-            except StoreUnavailable:
-                attempt += 1
-                yield Pause(attempt)
+        key = piece_key(self.next_seq)
+        later: list[str] = yield from until_answered(List(PREFIX, key))
         if not later:
             return
         try:
             # It may have been created between the last look and this one.
-            yield from _get_answered(key)
+            yield from until_answered(Get(key))
         except ObjectMissing:
-            stored: Stored = yield from _get_answered(MANIFEST_KEY)
+            stored: Stored = yield from until_answered(Get(MANIFEST_KEY))
             if decode_manifest(stored.data).floor > self.next_seq:
                 raise FellBehind from None
             raise BucketDamaged(key, f"is missing, and {later[0]} is there") from None
@@ -114,7 +108,7 @@ class Reading:
         while len(found) < limit:
             key = piece_key(self.next_seq + len(found))
             try:
-                stored: Stored = yield from _get_answered(key)
+                stored: Stored = yield from until_answered(Get(key))
             except ObjectMissing:
                 break
             found.append((key, stored.data))
@@ -141,15 +135,3 @@ class Reading:
             next_seq += 1
         self.next_seq, self.previous = next_seq, previous
         return pieces
-
-
-def _get_answered(key: str) -> Steps[Stored]:
-    attempt = 0
-    while True:
-        try:
-            stored: Stored = yield Get(key)
-        except StoreUnavailable:
-            attempt += 1
-            yield Pause(attempt)
-            continue
-        return stored

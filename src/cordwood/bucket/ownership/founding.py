@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cordwood.bucket.ownership.manifest import MANIFEST_KEY, LogManifest, encode_manifest
-from cordwood.bucket.ownership.objects import Create, Get, Pause, Steps, Stored
+from cordwood.bucket.ownership.objects import Create, Get, Pause, Steps, Stored, until_answered
 from cordwood.disk import decode_sealed, encode_sealed
 from cordwood.errors import BucketDamaged, BucketRefused, ObjectExists, ObjectMissing, StoreUnavailable
 
@@ -41,17 +41,11 @@ def read_identity() -> Steps[BucketIdentity | None]:
     Raises:
         BucketDamaged: If that cannot be read. It is never taken for none.
     """
-    attempt = 0
-    while True:
-        try:
-            stored: Stored = yield Get(IDENTITY_KEY)
-        except ObjectMissing:
-            return None
-        except StoreUnavailable:
-            attempt += 1
-            yield Pause(attempt)
-            continue
-        return decode_identity(stored.data)
+    try:
+        stored: Stored = yield from until_answered(Get(IDENTITY_KEY))
+    except ObjectMissing:
+        return None
+    return decode_identity(stored.data)
 
 
 def found(identity: BucketIdentity, nonce: str, epoch: int = 0) -> Steps[None]:

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from cordwood.errors import StoreUnavailable
+
 Result = TypeVar("Result")
 
 
@@ -106,6 +108,17 @@ class ObjectStore(Protocol):
 
         An empty result says that there are no more.
         """
+
+
+def until_answered(request: Get | GetRange | List | Delete) -> Steps[Any]:
+    """Make *request*, which may be made any number of times, until the store answers; return the answer."""
+    attempt = 0
+    while True:
+        try:
+            return (yield request)
+        except StoreUnavailable:
+            attempt += 1
+            yield Pause(attempt)
 
 
 def answer(store: ObjectStore, request: Request) -> object:

@@ -23,7 +23,17 @@ from cordwood.bucket.ownership.manifest import (
     encode_manifest,
     needed_owners,
 )
-from cordwood.bucket.ownership.objects import Create, Delete, Get, List, Pause, Replace, Steps, Stored
+from cordwood.bucket.ownership.objects import (
+    Create,
+    Delete,
+    Get,
+    List,
+    Pause,
+    Replace,
+    Steps,
+    Stored,
+    until_answered,
+)
 from cordwood.bucket.ownership.piece import (
     PREFIX,
     PieceHeader,
@@ -73,7 +83,7 @@ class Ownership:
 
 def read_manifest() -> Steps[VersionedManifest]:
     """Return the manifest. Raises ObjectMissing, or BucketDamaged."""
-    stored: Stored = yield from _until_answered(Get(MANIFEST_KEY))
+    stored: Stored = yield from until_answered(Get(MANIFEST_KEY))
     return VersionedManifest(decode_manifest(stored.data), stored.version)
 
 
@@ -265,7 +275,7 @@ def collect(owner: Ownership, now_ms: int, keep_ms: int = KEEP_MS) -> Steps[int]
     count = 0
     for departed in manifest.departed:
         if is_due(departed.at_ms, now_ms, keep_ms):
-            yield from _until_answered(Delete(departed.key))
+            yield from until_answered(Delete(departed.key))
             count += 1
     freed = [each for each in manifest.freed if is_due(each.at_ms, now_ms, keep_ms)]
     if freed:
@@ -297,10 +307,10 @@ def is_due(at_ms: int, now_ms: int, keep_ms: int) -> bool:
 def _delete_pieces_below(end_seq: int) -> Steps[int]:
     count, after = 0, ""
     while True:
-        keys: list[str] = yield from _until_answered(List(PREFIX, after))
+        keys: list[str] = yield from until_answered(List(PREFIX, after))
         due = [key for key in keys if (seq := seq_of(key)) is not None and seq < end_seq]
         for key in due:
-            yield from _until_answered(Delete(key))
+            yield from until_answered(Delete(key))
             count += 1
         if not keys or len(due) < len(keys):
             return count
@@ -320,7 +330,7 @@ def _swap(before: VersionedManifest, after: LogManifest) -> Steps[VersionedManif
         try:
             version: str = yield Replace(MANIFEST_KEY, data, before.version)
         except (VersionChanged, StoreUnavailable):
-            stored: Stored = yield from _until_answered(Get(MANIFEST_KEY))
+            stored: Stored = yield from until_answered(Get(MANIFEST_KEY))
             if stored.data == data:
                 return VersionedManifest(after, stored.version)
             if stored.version != before.version:
@@ -353,7 +363,7 @@ def list_all(prefix: str) -> Steps[list[str]]:
     """Return all keys that begin with *prefix*."""
     found: list[str] = []
     while True:
-        keys: list[str] = yield from _until_answered(List(prefix, found[-1] if found else ""))
+        keys: list[str] = yield from until_answered(List(prefix, found[-1] if found else ""))
         if not keys:
             return found
         found += keys
@@ -362,18 +372,7 @@ def list_all(prefix: str) -> Steps[list[str]]:
 def _content_of(key: str) -> Steps[bytes | None]:
     """Return the bytes of an object, None if there is none."""
     try:
-        stored: Stored = yield from _until_answered(Get(key))
+        stored: Stored = yield from until_answered(Get(key))
     except ObjectMissing:
         return None
     return stored.data
-
-
-def _until_answered(request: Get | List | Delete) -> Steps:  # type: ignore[type-arg]
-    """Make *request*, which may be made any number of times, until the store answers."""
-    attempt = 0
-    while True:
-        try:
-            return (yield request)
-        except StoreUnavailable:
-            attempt += 1
-            yield Pause(attempt)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import google_crc32c
 
-from cordwood.bucket.ownership import GetRange, ObjectStore, Pause, Steps, perform
+from cordwood.bucket.ownership import GetRange, ObjectStore, perform, until_answered
 from cordwood.bucket.state.tree import BucketTreeFile, Extent, Tree
 from cordwood.disk import Buffer, Mode, Names, WritableBuffer, os_error
-from cordwood.errors import BucketDamaged, StoreUnavailable
+from cordwood.errors import BucketDamaged
 
 #: How many bytes of objects are kept in memory by default.
 CACHE_BYTES = 64 << 20
@@ -46,7 +46,7 @@ class ObjectReader:
         return stretch[extent.before : extent.before + extent.end - extent.start]
 
     def _fetch(self, key: str, first: int, size: int, crc: int) -> bytes:
-        data = perform(self._store, _get_range(key, first, size), self._pause)
+        data: bytes = perform(self._store, until_answered(GetRange(key, first, size)), self._pause)
         self.fetched_bytes += len(data)
         if len(data) != size:
             raise BucketDamaged(key, f"ends after {len(data)} of {size} bytes", first + len(data))
@@ -176,15 +176,3 @@ class BucketFile:
     def _check(self) -> None:
         if self._closed:
             raise ValueError(f"{self._path} is closed")
-
-
-def _get_range(key: str, start: int, size: int) -> Steps[bytes]:
-    attempt = 0
-    while True:
-        try:
-            data: bytes = yield GetRange(key, start, size)
-        except StoreUnavailable:
-            attempt += 1
-            yield Pause(attempt)
-            continue
-        return data
