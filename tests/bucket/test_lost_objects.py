@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from support.bucket_faults import FaultyStore
-from support.shipped import files_in
+from support.shipped import files_in, never, new_nonce
 
 import cordwood
-from cordwood.bucket import view_bucket
+from cordwood.bucket import perform, read_manifest, view_bucket
+from cordwood.bucket.replica import Replica
 from cordwood.bucket.stores import MemoryStore
 from cordwood.errors import BucketDamaged, BucketRefused
 from cordwood.host import Host
@@ -37,6 +38,20 @@ def test_a_missing_piece_before_others_is_named(tmp_path: Path, store: MemorySto
             cordwood.open(tmp_path / "b", bucket=store)
         store.create(key, data)
     view_bucket(store, Host())
+
+
+def test_a_standby_does_not_take_over_where_a_piece_is_missing(store: MemoryStore) -> None:
+    """Its barrier would fill the gap, and what comes after it would be lost for good."""
+    key = store.list("w/")[-2]
+    store.delete(key)
+    replica = Replica(store, never)
+    replica.load()
+    while replica.look():
+        pass
+    manifest = perform(store, read_manifest(), never)
+    with pytest.raises(BucketDamaged, match=key):
+        replica.claim(new_nonce(), None, manifest)
+    assert perform(store, read_manifest(), never).manifest == manifest.manifest
 
 
 def test_without_its_identity_a_log_is_not_founded_again(tmp_path: Path, store: MemoryStore) -> None:

@@ -142,7 +142,9 @@ class Replica:
         Raises:
             OwnerFenced: If the owner is there, or another standby was faster. The replica is as before.
             FellBehind: If the floor moved meanwhile. The replica is as before.
+            BucketDamaged: If a piece is missing, and later ones are there. Nothing has changed.
         """
+        perform(self._store, self.reading.check_end(), self._pause)
         assert before.manifest.floor == self.floor, "the state does not begin with the pages of the manifest"
         reading, found = Reading(self.reading.next_seq, self.reading.previous), list[LogPiece]()
         steps = take_over(nonce, lease_ms, reading, found.append, before)
